@@ -1,0 +1,325 @@
+"""The contract between a runtime and a session: wire names, and the models that cross the wire.
+
+Everything a client in any language needs is here and in ``affidavit.steps``; both sides import the names
+from here, so that a renamed constant is a type error and not a message nobody hears (design.md 3).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from affidavit.evidence.canonical import digest
+from affidavit.fields import Count, Maybe, Name, Strict
+from affidavit.steps import STEP_KINDS
+
+# -- wire names ---------------------------------------------------------------------------------------
+
+SESSION_WORKFLOW: Final = "AgentSession"
+
+TASK_QUEUE: Final = "affidavit"
+
+
+def signing_queue(task_queue: str) -> str:
+    """The task queue of the signer that belongs to a session's task queue."""
+    return f"{task_queue}-signing"
+
+
+SIGNAL_RECORD: Final = "record"
+STEP_SIGNALS: Final = STEP_KINDS
+
+UPDATE_ATTACH: Final = "attach"
+UPDATE_SUBMIT: Final = "submit"
+UPDATE_FLUSH: Final = "flush"
+UPDATE_CLOSE: Final = "close"
+UPDATE_REFRESH_IDENTITY: Final = "refresh_identity"
+UPDATE_RESET_BREAKER: Final = "reset_breaker"
+
+QUERY_VIEW: Final = "view"
+QUERY_TERMINAL_STATE: Final = "terminal_state"
+
+ACTIVITY_EMBED: Final = "embed"
+ACTIVITY_OPEN: Final = "open"
+ACTIVITY_JOURNAL: Final = "journal"
+ACTIVITY_PUBLISH: Final = "publish"
+ACTIVITY_SEAL: Final = "seal"
+ACTIVITY_LIFECYCLE: Final = "lifecycle"
+ACTIVITY_OUTCOME: Final = "outcome"
+
+# -- stable error types -------------------------------------------------------------------------------
+
+REFUSED_BAD_SPEC: Final = "BadSpec"
+REFUSED_BAD_REQUEST: Final = "BadRequest"
+REFUSED_MODE: Final = "ModeConflict"
+REFUSED_IDENTITY: Final = "IdentityConflict"
+REFUSED_REGISTRATION: Final = "RegistrationConflict"
+REFUSED_CLOSING: Final = "SessionClosing"
+REFUSED_ENDED: Final = "SessionEnded"
+REFUSED_INCOMPLETE: Final = "CaptureIncomplete"
+REFUSED_QUEUE_FULL: Final = "QueueFull"
+REFUSED_BUSY: Final = "Busy"
+FAILED_QUARANTINED: Final = "SessionQuarantined"
+FAILED_OPEN: Final = "SessionNotOpened"
+
+# -- limits -------------------------------------------------------------------------------------------
+
+MESSAGE_BYTES: Final = 1_500_000
+"""A message as encoded, at most; Temporal takes 2 MB in one payload."""
+
+BATCH_STEPS: Final = 64
+BATCH_BYTES: Final = 256 * 1024
+WAITING_UPDATES: Final = 8
+"""Temporal lets ten updates of a run be in flight; two places stay free for close, attach and refusals."""
+
+NESTING: Final = 512
+"""A message nested deeper is rejected: it could not be parsed within Python's stack on every worker."""
+
+SKEW_MS: Final = 5 * 60 * 1000
+REFUSED_EVENT_INTERVAL_MS: Final = 1000
+
+
+# -- registration -------------------------------------------------------------------------------------
+
+
+class Agent(Strict):
+    """Who acts: the identity triple, and how long the credential behind it still lives (seconds)."""
+
+    version: Name
+    charter: Name
+    instance_uid: Name
+    ttl_remaining_s: Maybe[Count] = None
+
+    def triple(self) -> tuple[str, str, str]:
+        """What is fixed for the life of a session (behaviours A3)."""
+        return self.version, self.charter, self.instance_uid
+
+    def as_identity(self) -> dict[str, Any]:
+        """The `ai_agent` object of events and receipts (formats.md 3.1)."""
+        identity: dict[str, Any] = {
+            "version": self.version,
+            "charter": {"name": self.charter, "type_id": 1},
+            "instance_uid": self.instance_uid,
+        }
+        if self.ttl_remaining_s is not None:
+            identity["ttl_remaining_s"] = self.ttl_remaining_s
+        return identity
+
+
+class BreakerConfig(Strict):
+    """When repetition becomes a loop, and what is done about it (formats.md 8)."""
+
+    delta_epsilon: float = 0.30
+    window: int = Field(default=3, ge=1, le=1_000)
+    min_tokens: Count = 1000
+    action: Literal["observe", "reject", "inject", "abort"] = "reject"
+
+    @field_validator("delta_epsilon")
+    @classmethod
+    def _epsilon(cls, value: float) -> float:
+        if not math.isfinite(value) or not 0 < value <= 2:
+            raise ValueError("delta_epsilon is above 0 and at most 2 (a delta is 1 minus a cosine)")
+        return value
+
+
+class Limits(Strict):
+    """Bounds of one session; times in seconds. See the table in the README."""
+
+    queue: int = Field(default=1024, ge=1, le=100_000)
+    response_slots: int = Field(default=64, ge=1, le=10_000)
+    drain_timeout_s: int = Field(default=60, ge=1, le=86_400)
+    idle_close_s: int = Field(default=900, ge=1, le=31_536_000)
+    attempt_lapse_s: int = Field(default=3600, ge=1, le=31_536_000)
+    owner_lapse_s: int = Field(default=3600, ge=1, le=31_536_000)
+    gap_grace_s: int = Field(default=30, ge=1, le=86_400)
+
+
+class SessionSpec(Strict):
+    """How a session is opened. Two opens of one id must agree on all of it but `ttl_remaining_s`."""
+
+    agent: Agent
+    mode: Literal["signed", "unsigned"] = "signed"
+    content: Literal["digest", "store", "full"] = "store"
+    breaker: BreakerConfig = BreakerConfig()
+    limits: Limits = Limits()
+    originator: Maybe[Name] = None
+    wake_target: Maybe[Name] = None
+    external_ref: Maybe[Name] = None
+    event_types: Maybe[dict[str, Any]] = None
+    model_name: Maybe[Name] = None
+    tool_definitions: Maybe[list[Any]] = None
+    trajectory_extra: Maybe[dict[str, Any]] = None
+
+    @model_validator(mode="after")
+    def _digests_make_no_trajectory(self) -> SessionSpec:
+        if self.mode == "unsigned" and self.content == "digest":
+            raise ValueError("content 'digest' keeps nothing to build a trajectory from; use 'store' or 'full'")
+        return self
+
+    def registration(self) -> dict[str, Any]:
+        """Every default written out, absent optionals omitted, the volatile lifetime removed (design.md 3)."""
+        form = self.model_dump(mode="json", exclude_none=True)
+        form["agent"].pop("ttl_remaining_s", None)
+        return form
+
+
+def registration_hash(registration: dict[str, Any]) -> str:
+    """SHA-256 over the JCS form of a registration, as 64 hex digits.
+
+    Raises:
+        CanonicalError: a free value of the spec (`trajectory_extra`, …) is none that JSON carries exactly.
+    """
+    return digest(registration)
+
+
+# -- answers of updates and queries -------------------------------------------------------------------
+
+
+class Totals(BaseModel):
+    """What a session has counted (formats.md 9)."""
+
+    tool_calls: int = 0
+    tool_allowed: int = 0
+    tool_blocked: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd_micros: int = 0
+
+
+class AttachResult(BaseModel):
+    """The session that an open has led to, once its opening event is on disk."""
+
+    session_id: str
+    generation: str
+    registration_sha256: str
+    store_id: str
+    product_version: str
+
+
+class Refusal(BaseModel):
+    """Why an enforced request was refused; the refusal itself is an event."""
+
+    type: str
+    reason: str
+
+
+class SubmitResult(BaseModel):
+    """Where submitted steps stand in the journal, and what the breaker said of the last response."""
+
+    first_sequence: int
+    last_sequence: int
+    chain_head: str
+    event_count: int
+    rejected: int = 0
+    breaker_open: bool = False
+    verdict: Literal["progressing", "suspicious", "tripped", "not_assessed"] | None = None
+
+
+class FlushResult(BaseModel):
+    """What is durable: everything reported before the flush has a sequence below `event_count`."""
+
+    event_count: int
+    chain_head: str
+    published_through: int
+
+
+class IdentityResult(BaseModel):
+    """Answer of `refresh_identity`: the identity in force, or why the new one was refused."""
+
+    agent: Agent
+    refused: Refusal | None = None
+
+
+class BreakerReset(Strict):
+    """Who resets the breaker, and why; both go into an event."""
+
+    by: Name
+    reason: Name
+
+
+class CloseRequest(Strict):
+    """Nothing is needed to close; the object is there so that it can grow."""
+
+
+class CloseAccepted(BaseModel):
+    """The session is closing; its outcome is the workflow's result."""
+
+    session_id: str
+    generation: str
+
+
+class Stalled(BaseModel):
+    """The stage that makes no progress, and since when (epoch milliseconds)."""
+
+    stage: str
+    since: int
+
+
+class EventSummary(BaseModel):
+    """One line of a session's recent life."""
+
+    sequence: int
+    time: int
+    action: str
+    status_id: int
+
+
+class SessionView(BaseModel):
+    """Everything an operator asks of a living session."""
+
+    session_id: str
+    generation: str
+    mode: str
+    state: Literal["opening", "open", "closing", "sealing", "closed", "cancelled", "quarantined", "abandoned"]
+    agent: Agent
+    steps: int
+    queue_depth: int
+    event_count: int
+    chain_head: str
+    published_through: int
+    totals: Totals
+    stop_reason_id: int
+    breaker_open: bool
+    breaker_streak: int
+    breaker_tokens: int
+    rejected: int
+    repeated: int
+    late_steps: int
+    unprocessed: int
+    poisoned: str | None = None
+    stalled: Stalled | None = None
+    recent: list[EventSummary] = []
+
+
+class SessionOutcome(BaseModel):
+    """How a session ended: the workflow's result, and the payload of the sealed outcome.json."""
+
+    session_id: str
+    generation: str
+    mode: Literal["signed", "unsigned"]
+    status: Literal["closed", "cancelled", "quarantined", "abandoned"]
+    reason: str | None = None
+    stop_reason_id: int
+    stop_reason: str
+    totals: Totals
+    steps: int
+    event_count: int
+    chain_head: str
+    receipt_id: str | None = None
+    receipt: dict[str, Any] | None = None
+    receipt_sha256: str | None = None
+    key_id: str | None = None
+    trajectory_digest: str | None = None
+    rejected: int = 0
+    repeated: int = 0
+    late_steps: int = 0
+    unprocessed: int = 0
+    published: bool
+
+
+class TerminalState(BaseModel):
+    """Answer of `terminal_state`: None while the session lives."""
+
+    outcome: SessionOutcome | None = None
