@@ -1,0 +1,139 @@
+"""Evidence under a MAC, on top of a store: what journaling writes and signing reads (formats.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activities.errors import IntegrityError
+from activities.stores.base import EvidenceStore, ObjectExists, ObjectMissing, base_name
+from affidavit.evidence.errors import EvidenceError
+from affidavit.evidence.journal import JournalRecord, domain_active, open_envelope, seal
+from affidavit.evidence.layout import (
+    CAPTURES,
+    JOURNAL,
+    captures_name,
+    journal_name,
+    number_of,
+    session_prefix,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a session: whose evidence it is."""
+
+    session_id: str
+    generation: str
+
+
+class SealedEvidence:
+    """Writes and reads enveloped objects. The first key seals; any of them opens (rotation)."""
+
+    def __init__(self, store: EvidenceStore, keys: Sequence[bytes]) -> None:
+        if not keys:
+            raise ValueError("at least one journal key is needed")
+        self.store = store
+        self._keys = tuple(keys)
+
+    def create(self, name: str, domain: str, index: int, payload: Any) -> bool:
+        """Create an envelope. True if it is new; False if an equal payload was there, under any key.
+
+        Raises:
+            IntegrityError: something else stands under that name.
+        """
+        try:
+            return self.store.create(name, seal(self._keys[0], domain, index, payload))
+        except ObjectExists:
+            if self.read(name, domain, index) != payload:
+                raise
+            return False
+
+    def read(self, name: str, domain: str, index: int) -> Any:
+        """The payload of a stored envelope.
+
+        Raises:
+            IntegrityError: it is missing, altered, or not where it belongs.
+        """
+        return self._open(self._bytes(name), domain, index, base_name(name))
+
+    def create_segment(self, life: Life, first: int, payloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Create a journal segment, or adopt the one that stands there if it says the same.
+
+        Returns:
+            The payloads as they stand in the store. An adopted segment may have been sealed under another key, or
+            written by another version of the product; its numbers, uids and capture digests equal the input's.
+
+        Raises:
+            IntegrityError: what stands there is something else.
+        """
+        name = journal_name(life.session_id, life.generation, first)
+        domain = domain_active(life.session_id, life.generation)
+        lines = [seal(self._keys[0], domain, first + place, payload) for place, payload in enumerate(payloads)]
+        try:
+            self.store.create(name, b"\n".join(lines) + b"\n")
+        except ObjectExists as error:
+            standing = [record.model_dump() for record in self._records(life, first)]
+            if [_identity(payload) for payload in standing] != [_identity(payload) for payload in payloads]:
+                raise error
+            return standing
+        return list(payloads)
+
+    def create_captures(self, life: Life, first: int, captures: Sequence[bytes]) -> None:
+        """Create the captures segment that goes with a journal segment; `{}` where nothing was reported."""
+        self.store.create(captures_name(life.session_id, life.generation, first), b"\n".join(captures) + b"\n")
+
+    def records(self, life: Life) -> Iterator[tuple[int, list[JournalRecord]]]:
+        """Every segment of a journal, in order and without a gap: its first index and its records.
+
+        Raises:
+            IntegrityError: a segment is missing, surplus or altered.
+        """
+        expected = 0
+        for name in self.store.list(f"{session_prefix(life.session_id, life.generation)}/{JOURNAL}"):
+            if number_of(name) != expected:
+                raise IntegrityError(f"journal segment {base_name(name)} where {expected} was expected")
+            records = self._records(life, expected)
+            yield expected, records
+            expected += len(records)
+
+    def captures(self, life: Life, first: int) -> list[bytes]:
+        """The lines of one captures segment."""
+        return self._lines(captures_name(life.session_id, life.generation, first))
+
+    def has_captures(self, life: Life) -> bool:
+        """Whether any captures segment stands there."""
+        return bool(self.store.list(f"{session_prefix(life.session_id, life.generation)}/{CAPTURES}"))
+
+    def _records(self, life: Life, first: int) -> list[JournalRecord]:
+        domain = domain_active(life.session_id, life.generation)
+        records = []
+        for index, line in enumerate(self._lines(journal_name(life.session_id, life.generation, first)), first):
+            payload = self._open(line, domain, index, f"journal record {index}")
+            try:
+                records.append(JournalRecord.read(payload, index=index))
+            except EvidenceError as error:
+                raise IntegrityError(f"journal record {index}: {error}") from error
+        return records
+
+    def _lines(self, name: str) -> list[bytes]:
+        return self._bytes(name).removesuffix(b"\n").split(b"\n")
+
+    def _bytes(self, name: str) -> bytes:
+        try:
+            return self.store.read(name)
+        except ObjectMissing as error:
+            raise IntegrityError(f"{base_name(name)} is not in the evidence store") from error
+
+    def _open(self, data: bytes, domain: str, index: int, what: str) -> Any:
+        try:
+            return open_envelope(data, keys=self._keys, domain=domain, index=index)
+        except EvidenceError as error:
+            raise IntegrityError(f"{what}: {error}") from error
+
+
+def _identity(payload: dict[str, Any]) -> tuple[int, str, str | None]:
+    """What two writings of one event must agree on to be the same event (design.md 2)."""
+    event = payload["event"]
+    return event["metadata"]["sequence"], event["metadata"]["uid"], event["payload"].get("capture_sha256")

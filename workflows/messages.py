@@ -1,0 +1,257 @@
+"""Reading foreign payloads inside workflow code: never an exception the engine sees, never a lost message.
+
+Whatever arrives is either steps, each with the exact text it was reported as, or a rejection with its reason
+and the digest of what came (behaviours B5, B6). The text is kept verbatim: it goes to the journal activity as
+it is, so nothing can be altered by parsing and printing it again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from temporalio.api.common.v1 import Payload
+
+from affidavit.contract import MESSAGE_BYTES, NESTING, SIGNAL_RECORD, STEP_SIGNALS
+from affidavit.evidence.scalars import sha256_hex
+from affidavit.evidence.text import printable
+from affidavit.steps import STEP, AnyStep
+from affidavit.validation import first_error
+from workflows.inbox import Item
+
+M = TypeVar("M", bound=BaseModel)
+
+UNAVAILABLE = b"affidavit/unavailable"
+"""Encoding of a payload that the codec or the store could not open (temporal-notes, B9)."""
+
+_RECORD_HEAD = re.compile(r'\s*\{\s*"steps"\s*:\s*\[\s*')
+_RECORD_TAIL = re.compile(r"\s*\]\s*\}\s*\Z")
+_COMMA = re.compile(r"\s*,\s*")
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_INTEGER_DIGITS = 4_000
+"""Python refuses to read longer integers, at a limit that the environment can move; this one stands still."""
+_LONG_NUMBER = re.compile(rf"\d{{{_INTEGER_DIGITS + 1}}}")
+
+
+class Unreadable(Exception):
+    """A message that cannot be read; the text is the reason that its event gives."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Unreadable("duplicate key in an object")
+    return found
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _INTEGER_DIGITS:
+        raise Unreadable(f"an integer of more than {_INTEGER_DIGITS} digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_BOUNDED_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_bounded_int)
+
+
+def _decoder(text: str) -> json.JSONDecoder:
+    # The hook costs a call an integer, so it is set only where a long run of digits stands.
+    return _BOUNDED_DECODER if _LONG_NUMBER.search(text) else _DECODER
+
+
+def _check_nesting(text: str) -> None:
+    # A text with fewer openings than the limit cannot be nested deeper; most are settled by this count.
+    if text.count("[") + text.count("{") <= NESTING:
+        return
+    depth = 0
+    for token in _STRUCTURE.finditer(text):
+        first = token.group()[0]
+        if first in "[{":
+            depth += 1
+            if depth > NESTING:
+                raise Unreadable(f"nested deeper than {NESTING}")
+        elif first in "]}":
+            depth -= 1
+
+
+def _check_keys(text: str, value: Any) -> None:
+    # Only an escape can bring a lone surrogate in, because the bytes were strict UTF-8.
+    if not _SURROGATE_ESCAPE.search(text):
+        return
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            for key in current:
+                if not key.isascii() and any("\ud800" <= char <= "\udfff" for char in key):
+                    raise Unreadable("a key holds a lone surrogate")
+            pending.extend(current.values())
+        elif isinstance(current, list):
+            pending.extend(current)
+
+
+def payload_text(payload: Payload) -> str:
+    """The JSON text of a payload.
+
+    Raises:
+        Unreadable: the payload is not there, not JSON by its encoding, too large, or not UTF-8.
+    """
+    encoding = payload.metadata.get("encoding", b"")
+    if encoding == UNAVAILABLE:
+        raise Unreadable("payload unavailable")
+    if encoding != b"json/plain":
+        raise Unreadable(f"encoding {printable(encoding.decode('utf-8', 'replace')) or 'unknown'} is not json/plain")
+    if len(payload.data) > MESSAGE_BYTES:
+        raise Unreadable(f"{len(payload.data)} bytes, over the limit of {MESSAGE_BYTES}")
+    try:
+        return payload.data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Unreadable("not UTF-8") from None
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text, read strictly but with any number that Python can hold.
+
+    Raises:
+        Unreadable: no JSON, a duplicate key, nested too deep, or a lone surrogate in a key.
+    """
+    _check_nesting(text)
+    try:
+        value = _decoder(text).decode(text)
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"not JSON: {error.msg} at {error.pos}") from None
+    _check_keys(text, value)
+    return value
+
+
+def _record_texts(text: str) -> list[tuple[str, Any]]:
+    """Each step of `{"steps": […]}` with the very slice of text it was written as."""
+    _check_nesting(text)
+    head = _RECORD_HEAD.match(text)
+    if head is None:
+        raise Unreadable('a record is {"steps": [...]}')
+    decoder = _decoder(text)
+    found: list[tuple[str, Any]] = []
+    position = head.end()
+    if _RECORD_TAIL.match(text, position):
+        return found
+    while True:
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            raise Unreadable(f"not JSON: {error.msg} at {error.pos}") from None
+        found.append((text[position:end], value))
+        comma = _COMMA.match(text, end)
+        if comma is None:
+            break
+        position = comma.end()
+    if not _RECORD_TAIL.match(text, end):
+        raise Unreadable('a record is {"steps": [...]}, nothing before or after')
+    return found
+
+
+def read_step(text: str, value: Any) -> AnyStep:
+    """A step from its parsed value.
+
+    Raises:
+        Unreadable: the first thing that is wrong with it.
+    """
+    _check_keys(text, value)
+    if not isinstance(value, dict):
+        raise Unreadable("a step is an object")
+    try:
+        return STEP.validate_python(value)
+    except ValidationError as error:
+        # The discriminator's own tag leads the path of every error; the reporter knows its kind.
+        raise Unreadable(first_error(error, without=value.get("kind"))) from None
+
+
+def one_argument(payloads: Sequence[Payload]) -> Payload:
+    """The only argument of a message.
+
+    Raises:
+        Unreadable: there is none, or there are several.
+    """
+    if len(payloads) != 1:
+        raise Unreadable(f"{len(payloads)} arguments, expected 1")
+    return payloads[0]
+
+
+def rejected(name: str, reason: str, data: bytes, admitted_ms: int) -> Item:
+    """The item that stands for a message that could not be read (formats.md 3.2, ``message_rejected``)."""
+    payload = {"name": printable(name), "reason": reason, "sha256": sha256_hex(data), "bytes": len(data)}
+    return Item("message_rejected", admitted_ms, payload=payload)
+
+
+def read_signal(name: str, payloads: Sequence[Payload], admitted_ms: int) -> list[Item]:
+    """Items for one signal, in the order reported: steps, and rejections where something cannot be read.
+
+    One bad step in a record is rejected alone, in its place; a record that is none is rejected whole.
+    """
+    try:
+        if name == SIGNAL_RECORD:
+            return _read_record(payload_text(one_argument(payloads)), admitted_ms)
+        if name in STEP_SIGNALS:
+            text = payload_text(one_argument(payloads))
+            value = parse(text)
+            step = read_step(text, value)
+            if step.kind != name:
+                raise Unreadable(f"a step of kind {step.kind} in a signal {name}")
+            return [Item(step.kind, admitted_ms, step=step, value=value, text=text)]
+        raise Unreadable("unknown signal")
+    except Unreadable as error:
+        data = b"".join(payload.data for payload in payloads)
+        return [rejected(name, str(error), data, admitted_ms)]
+
+
+def _read_record(text: str, admitted_ms: int) -> list[Item]:
+    items: list[Item] = []
+    for place, (part, value) in enumerate(_record_texts(text)):
+        try:
+            step = read_step(part, value)
+        except Unreadable as error:
+            data = part.encode("utf-8")
+            items.append(rejected(SIGNAL_RECORD, f"steps.{place}: {error}", data, admitted_ms))
+        else:
+            items.append(Item(step.kind, admitted_ms, step=step, value=value, text=part))
+    if not items:
+        raise Unreadable("a record without steps")
+    return items
+
+
+def read_submission(payload: Payload, admitted_ms: int) -> list[Item]:
+    """The steps of a ``submit``; here nothing is accepted in part, because the caller hears the answer.
+
+    Raises:
+        Unreadable: what is wrong with the first bad step.
+    """
+    items = _read_record(payload_text(payload), admitted_ms)
+    for item in items:
+        if item.step is None:
+            raise Unreadable(str(item.payload["reason"]))
+    return items
+
+
+def read_request(payload: Payload) -> Any:
+    """The parsed argument of an update.
+
+    Raises:
+        Unreadable: it is no JSON value that can be read.
+    """
+    return parse(payload_text(payload))
+
+
+def read_model(payload: Payload, model: type[M]) -> M:
+    """The argument of an update as its model.
+
+    Raises:
+        Unreadable: the first thing that is wrong with it.
+    """
+    try:
+        return model.model_validate(read_request(payload))
+    except ValidationError as error:
+        raise Unreadable(first_error(error)) from None

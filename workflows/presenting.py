@@ -1,0 +1,97 @@
+"""What people see of a session: the `view` query, and the page in the Temporal Web UI (pure but for the clock)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from temporalio import workflow
+
+from affidavit.contract import SessionOutcome, SessionView, Stalled
+from affidavit.evidence.stops import StopReason, caption
+from affidavit.evidence.text import printable
+from workflows.inbox import Inbox
+from workflows.registration import Registration
+from workflows.state import SessionState
+
+if TYPE_CHECKING:
+    from workflows.consumer import Consumer
+
+STALLED_AFTER_MS = 5_000
+
+
+def _life(state: SessionState, consumer: Consumer) -> str:
+    if consumer.outcome is not None:
+        return consumer.outcome.status
+    if consumer.sealing:
+        return "sealing"
+    if state.closing:
+        return "closing"
+    return "open" if state.opened else "opening"
+
+
+def _stalled(consumer: Consumer) -> Stalled | None:
+    if not consumer.working:
+        return None
+    # The real clock: workflow time stands still while an activity is retried. A query is never replayed.
+    with workflow.unsafe.sandbox_unrestricted():
+        now = int(time.time() * 1000)
+    stage, since = min(consumer.working.items(), key=lambda entry: entry[1])
+    return Stalled(stage=stage, since=since) if now - since >= STALLED_AFTER_MS else None
+
+
+def view(registration: Registration, state: SessionState, inbox: Inbox, consumer: Consumer) -> SessionView:
+    """The answer of the `view` query."""
+    ledger = state.ledger
+    return SessionView.model_validate(
+        {
+            "session_id": workflow.info().workflow_id,
+            "generation": state.generation,
+            "mode": registration.spec.mode,
+            "state": _life(state, consumer),
+            "agent": ledger.agent,
+            "steps": ledger.steps,
+            "queue_depth": inbox.depth,
+            "event_count": ledger.count,
+            "chain_head": ledger.head,
+            "published_through": state.published - 1,
+            "totals": ledger.totals,
+            "stop_reason_id": ledger.stop_reason_id,
+            "breaker_open": ledger.breaker.open,
+            "breaker_streak": ledger.breaker.streak,
+            "breaker_tokens": ledger.breaker.tokens,
+            "rejected": ledger.rejected,
+            "repeated": state.repeated,
+            "late_steps": state.late_steps,
+            "unprocessed": state.unprocessed,
+            "poisoned": state.poisoned,
+            "stalled": _stalled(consumer),
+            "recent": ledger.tail,
+        }
+    )
+
+
+def show(registration: Registration, state: SessionState, outcome: SessionOutcome | None) -> None:
+    """Set the current details of the Web UI; they cost no history event."""
+    ledger, agent = state.ledger, state.ledger.agent
+    life = outcome.status if outcome else ("poisoned" if state.poisoned else "open")
+    stop_reason_id = outcome.stop_reason_id if outcome else ledger.stop_reason_id
+    rows = [
+        ("state", life),
+        ("agent", f"{printable(agent.charter)} {printable(agent.version)} ({printable(agent.instance_uid)})"),
+        ("mode", f"{registration.spec.mode}, content {registration.spec.content}"),
+        ("events", f"{ledger.count} journaled, {state.published} published"),
+        ("tool calls", f"{ledger.totals.tool_allowed} allowed, {ledger.totals.tool_blocked} blocked"),
+        ("tokens", f"{ledger.totals.prompt_tokens} prompt, {ledger.totals.completion_tokens} completion"),
+        ("rejected", str(ledger.rejected)),
+        ("stop reason", caption(StopReason(stop_reason_id))),
+        ("chain head", f"`{ledger.head}`"),
+    ]
+    if outcome is not None and outcome.receipt_id is not None:
+        rows.append(("receipt", f"`{outcome.receipt_id}`"))
+    if state.poisoned is not None:
+        rows.append(("capture incomplete", printable(state.poisoned, 200)))
+    lines = ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows)]
+    lines += ["", "| sequence | event | status |", "| --- | --- | --- |"]
+    lines += [f"| {s.sequence} | {s.action} | {'ok' if s.status_id == 1 else 'failed'} |" for s in ledger.tail]
+    workflow.set_current_details("\n".join(lines))
