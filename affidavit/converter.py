@@ -1,0 +1,39 @@
+"""The one data converter, shared by clients and workers; and JSON as steps need it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def data_converter() -> DataConverter:
+    """The converter that both sides of the wire use."""
+    return pydantic_data_converter
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON text of a reported value as UTF-8: whatever Python's JSON can hold, lone surrogates escaped.
+
+    Raises:
+        TypeError: a value that is no JSON.
+        ValueError: a value that contains itself.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # Inside a JSON string an escape means the same, and UTF-8 has no form for half a pair.
+        return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text).encode("utf-8")
+
+
+def raw_json(data: bytes) -> RawValue:
+    """JSON text as an argument that goes over the wire as it is."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))

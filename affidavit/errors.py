@@ -1,0 +1,36 @@
+"""What a client of a session can meet, each with a message that fits one line."""
+
+from __future__ import annotations
+
+
+class AffidavitError(Exception):
+    """Base of the client's errors."""
+
+
+class AffidavitUnavailable(AffidavitError):
+    """No Temporal server, or no worker for the task queue, answered in time."""
+
+
+class SessionRefused(AffidavitError):
+    """The session refused a request. `type` is one of the contract's stable types."""
+
+    def __init__(self, type_: str, reason: str) -> None:
+        super().__init__(reason)
+        self.type = type_
+        self.reason = reason
+
+
+class InvalidStep(AffidavitError, ValueError):
+    """A step that the session would reject; nothing was sent."""
+
+
+class MessageTooLarge(AffidavitError, ValueError):
+    """A message over the limit; nothing was sent. The text gives its size in bytes."""
+
+
+class SessionNotFound(AffidavitError):
+    """Temporal knows no session of this id."""
+
+
+class SessionFailed(AffidavitError):
+    """The session's workflow ended without an outcome: it was terminated, timed out, or never opened."""

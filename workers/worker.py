@@ -1,0 +1,142 @@
+"""The one place that wires everything: stores, buses and keys into activities, activities into workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any, Self
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.buses.sqlite import SqliteBus
+from activities.embedders import HashEmbedder
+from activities.embedding import EmbeddingActivity
+from activities.journaling import JournalingActivity
+from activities.publishing import PublishingActivity
+from activities.sealed import SealedEvidence
+from activities.signing import SigningActivity
+from activities.stores.base import EvidenceStore, ObjectExists
+from activities.stores.local import DirectoryStore
+from affidavit.contract import signing_queue
+from affidavit.evidence.keyring import Keyring
+from affidavit.evidence.keys import Signer
+from affidavit.evidence.layout import PUBLIC_KEYS
+from workers.settings import SettingsError, WorkerSettings
+from workflows.session import AgentSession
+
+PASSED_THROUGH = ("affidavit", "pydantic", "pydantic_core", "rfc8785", "workflows")
+"""Modules that the sandbox does not load anew for each run: deterministic, and dear to import."""
+
+
+class Workers:
+    """The workers of one process. `async with` runs them; leaving the block lets them finish within their grace."""
+
+    def __init__(
+        self, workers: list[Worker], executor: ThreadPoolExecutor, closers: list[Callable[[], Awaitable[None]]]
+    ) -> None:
+        self._workers = workers
+        self._executor = executor
+        self._closers = closers
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._stack.callback(self._shutdown_executor)
+        for closer in self._closers:
+            self._stack.push_async_callback(closer)
+        try:
+            for worker in self._workers:
+                await self._stack.enter_async_context(worker)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _shutdown_executor(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def build_worker(client: Client, settings: WorkerSettings) -> Workers:
+    """Wire the workers that the settings ask for; nothing runs yet.
+
+    Raises:
+        SettingsError, KeyFileError, KeyringError, BusLogError, OSError: something it needs is not in order.
+    """
+    keys = settings.read_journal_keys()
+    store = DirectoryStore(settings.store)
+    evidence = SealedEvidence(store, keys)
+    executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
+    workers: list[Worker] = []
+    closers: list[Callable[[], Awaitable[None]]] = []
+    if "session" in settings.roles:
+        bus = SqliteBus(settings.bus)
+        closers.append(bus.close)
+        journaling = JournalingActivity(evidence)
+        activities: list[Callable[..., Any]] = [
+            EmbeddingActivity(HashEmbedder()).embed,
+            journaling.open,
+            journaling.journal,
+            journaling.lifecycle,
+            journaling.outcome,
+            PublishingActivity(store, bus, keys).publish,
+        ]
+        workers.append(_worker(client, settings, settings.task_queue, executor, activities, [AgentSession]))
+    if "signing" in settings.roles:
+        signer = settings.read_signer()
+        ring = settings.read_keyring(signer)
+        _publish_keyring(store, ring, signer)
+        signing = SigningActivity(evidence, signer, Keyring.parse(ring))
+        workers.append(_worker(client, settings, signing_queue(settings.task_queue), executor, [signing.seal], []))
+    return Workers(workers, executor, closers)
+
+
+def _worker(
+    client: Client,
+    settings: WorkerSettings,
+    task_queue: str,
+    executor: ThreadPoolExecutor,
+    activities: list[Callable[..., Any]],
+    workflows: list[type],
+) -> Worker:
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
+    return Worker(
+        client,
+        task_queue=task_queue,
+        activities=activities,
+        workflows=workflows,
+        activity_executor=executor,
+        workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
+        max_concurrent_activities=settings.threads,
+        max_concurrent_local_activities=settings.threads,
+        max_cached_workflows=settings.max_cached_workflows,
+        graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
+        # The default of a minute would hold a heartbeat back longer than its timeout.
+        max_heartbeat_throttle_interval=timedelta(seconds=2),
+        default_heartbeat_throttle_interval=timedelta(seconds=2),
+        # A worker that is gone keeps its sticky tasks from the others for this long (behaviours H6).
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+    )
+
+
+def _publish_keyring(store: EvidenceStore, ring: bytes, signer: Signer) -> None:
+    """Put the public keys beside the evidence, for auditors. What stands there is never changed."""
+    try:
+        store.create(PUBLIC_KEYS, ring)
+    except ObjectExists:
+        if Keyring.parse(store.read(PUBLIC_KEYS)).find(signer.key_id) is None:
+            raise SettingsError(
+                f"{PUBLIC_KEYS} in the evidence store does not hold the signer's key {signer.key_id}; add it there"
+            ) from None
+
+
+async def run_until(stop: asyncio.Event, workers: Workers) -> None:
+    """Run workers until `stop` is set, then let them finish within their grace."""
+    async with workers:
+        await stop.wait()
