@@ -1,0 +1,90 @@
+"""The embed activity: what a batch of model responses says, measured against what was said before.
+
+Pure computation on a thread pool, run as a *local* activity: nothing of it is worth a place in history but
+the result. Judging belongs to the loop breaker in the workflow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from activities.embedders import Counts, similarity
+from affidavit.assessment import (
+    EMBED_ATTEMPTS,
+    MEMORY,
+    Assessment,
+    EmbedItem,
+    EmbedRequest,
+    EmbedResult,
+    decode_request,
+    pack_counts,
+    unpack_counts,
+)
+from affidavit.contract import ACTIVITY_EMBED
+from affidavit.evidence.canonical import digest
+from affidavit.evidence.capture import normalise_arguments
+
+logger = logging.getLogger(__name__)
+
+
+class Embedder(Protocol):
+    """Turns a text into an integer vector, the same for the same text on every machine; may raise."""
+
+    def counts(self, text: str) -> Counts: ...
+
+
+class EmbeddingActivity:
+    """Assesses model responses with the embedder it is given; keeps no state between calls."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    @activity.defn(name=ACTIVITY_EMBED)
+    def embed(self, raw: RawValue) -> EmbedResult:
+        """Assess a request of `affidavit.assessment.encode_request`.
+
+        Raises:
+            ApplicationError: an embedding failed and attempts are left. The last attempt answers with what it
+                has, so that a response whose text cannot be embedded takes no other of its batch with it.
+        """
+        result = self.assess(decode_request(raw.payload.data))
+        failed = sum(assessment.failed for assessment in result.assessments)
+        if failed and activity.info().attempt < EMBED_ATTEMPTS:
+            raise ApplicationError(f"{failed} of {len(result.assessments)} embeddings failed", type="EmbeddingFailed")
+        return result
+
+    def assess(self, request: EmbedRequest) -> EmbedResult:
+        """One assessment an item, in order; a text is compared with the window and with earlier items' texts."""
+        window = deque((np.array(unpack_counts(packed)) for packed in request.window), maxlen=MEMORY)
+        return EmbedResult(assessments=[self._assess(item, window) for item in request.items])
+
+    def _assess(self, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
+        try:
+            call_digest = _call_digest(item.calls)
+            if item.text is None:
+                return Assessment(call_digest=call_digest)
+            counts = self._embedder.counts(item.text)
+        except Exception as error:  # noqa: BLE001 - whatever an embedder raises, the session goes on (D5)
+            # The type alone: a message may quote the text.
+            logger.warning("embedding failed: %s", type(error).__name__)
+            return Assessment(failed=True)
+        if not counts.any():
+            return Assessment(degenerate=True, call_digest=call_digest)
+        similarities = [similarity(counts, earlier) for earlier in window]
+        window.append(counts)
+        return Assessment(similarities=similarities, counts=pack_counts(counts.tolist()), call_digest=call_digest)
+
+
+def _call_digest(calls: list[list[Any]] | None) -> str | None:
+    """SHA-256 over the JCS form of `[[name, arguments], …]`, arguments as their capture holds them."""
+    if not calls:
+        return None
+    return digest([[name, normalise_arguments(arguments)] for name, arguments in calls])

@@ -1,0 +1,152 @@
+"""What passes between the loop breaker in the workflow and the embedding activity (formats.md 8).
+
+The activity does the arithmetic that is too heavy for workflow code and knows no state; the breaker holds the
+state and judges. They agree on two things. A *packed vector* is an opaque string to the workflow. And a text
+is answered with its similarity to *each* earlier vector, not with the largest one: a breaker that was reset
+while the activity ran then counts only those vectors that it still holds. So a verdict depends on the order
+of steps alone, never on how they were cut into batches or on when a request was made.
+
+Requests travel as raw JSON, because a text may hold what a typed converter refuses, half a surrogate pair
+above all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from affidavit.evidence.text import WHITE_SPACE
+
+__all__ = [
+    "EMBED_ATTEMPTS",
+    "MEMORY",
+    "Assessment",
+    "EmbedItem",
+    "EmbedRequest",
+    "EmbedResult",
+    "decode_request",
+    "encode_request",
+    "failed_result",
+    "pack_counts",
+    "unpack_counts",
+]
+
+MEMORY: Final = 8
+"""How many earlier vectors, and how many earlier call digests, a response is compared with."""
+
+EMBED_ATTEMPTS: Final = 3
+"""Attempts of the embed activity; after the last one a response is not assessed (behaviours D5)."""
+
+_BLANK: Final = "".join(sorted(WHITE_SPACE))
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedItem:
+    """What of one model response is assessed; `calls` are `[name, arguments]` pairs as reported."""
+
+    text: str | None = None
+    calls: list[list[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """Responses to assess, in order, after the packed vectors of `window` (oldest first)."""
+
+    window: list[str]
+    items: list[EmbedItem]
+
+
+class Assessment(BaseModel):
+    """The facts about one response that the breaker judges by; all absent: there was nothing to assess.
+
+    `similarities`: cosines to the earlier vectors, oldest first, at most `MEMORY`, each a float32 widened;
+    None without a text. `counts`: the packed vector of the text, to be remembered; None where there is none
+    or it has no direction. `degenerate`: the vector was all zero. `call_digest`: SHA-256 over the calls; None
+    without calls. `failed`: the embedding failed, so nothing is known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    similarities: list[float] | None = None
+    counts: str | None = None
+    degenerate: bool = False
+    call_digest: str | None = None
+    failed: bool = False
+
+    @property
+    def assessable(self) -> bool:
+        """Whether the response has a text or calls, and they could be assessed."""
+        said = self.similarities is not None or self.degenerate
+        return not self.failed and (said or self.call_digest is not None)
+
+
+class EmbedResult(BaseModel):
+    """One assessment for each item of the request, in order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    assessments: list[Assessment]
+
+
+def failed_result(count: int) -> EmbedResult:
+    """The result that stands for an activity that never answered: `count` responses, none assessed."""
+    return EmbedResult(assessments=[Assessment(failed=True)] * count)
+
+
+def encode_request(window: Sequence[str], responses: Iterable[Mapping[str, Any]]) -> bytes:
+    """The request as ASCII JSON, for the payload of a `RawValue`.
+
+    Args:
+        window: `BreakerState.vectors`.
+        responses: `model_response` steps as reported and already validated. The result has one assessment for
+            each; a copied one carries nothing, because history that is sent again is not assessed.
+    """
+    items = [{} if step.get("copied") else _item(step) for step in responses]
+    return json.dumps({"window": list(window), "items": items}, separators=(",", ":")).encode("ascii")
+
+
+def _item(step: Mapping[str, Any]) -> dict[str, Any]:
+    item: dict[str, Any] = {}
+    # Reasoning, else text. A blank one says nothing: it counts as absent.
+    for text in (step.get("reasoning"), step.get("text")):
+        if text and text.strip(_BLANK):
+            item["text"] = text
+            break
+    if step.get("tool_calls"):
+        item["calls"] = [[call["name"], call.get("arguments")] for call in step["tool_calls"]]
+    return item
+
+
+def decode_request(data: bytes) -> EmbedRequest:
+    """Read what `encode_request` wrote. Lone surrogates and inexact numbers come through as they are.
+
+    Raises:
+        ValueError, KeyError, TypeError: the bytes are no such request; the workflow and its worker disagree.
+    """
+    request = json.loads(data)
+    return EmbedRequest(window=request["window"], items=[EmbedItem(**item) for item in request["items"]])
+
+
+def pack_counts(counts: Sequence[int]) -> str:
+    """An integer vector as text: base64 of zlib of its int32 values, little-endian.
+
+    Lossless, and short where sparse pairs are long: 512 counts of a long text take about 600 characters.
+    """
+    return base64.b64encode(zlib.compress(struct.pack(f"<{len(counts)}i", *counts))).decode("ascii")
+
+
+def unpack_counts(packed: str) -> list[int]:
+    """The vector that `pack_counts` packed.
+
+    Raises:
+        ValueError, zlib.error, struct.error: the text is no packed vector.
+    """
+    data = zlib.decompress(base64.b64decode(packed, validate=True))
+    return list(struct.unpack(f"<{len(data) // 4}i", data))
