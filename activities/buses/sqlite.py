@@ -1,0 +1,190 @@
+"""The embedded event bus: one SQLite file that workers of one machine share."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from activities.buses.base import Ack, BusRecord
+from activities.errors import IntegrityError, PermanentPublishError, TransientError
+from affidavit.buslog import SCHEMA, BusLogError, explained, is_event_log, primary_code
+
+PARTITION = 0
+"""An embedded topic has one partition."""
+
+_FIND = """
+SELECT topic, partition, "offset", key, session, generation, time_ms, value FROM records WHERE uid = ?
+"""
+_APPEND = """
+INSERT INTO records (topic, partition, "offset", key, uid, session, generation, time_ms, headers, value)
+SELECT :topic, :partition, coalesce(max("offset"), -1) + 1, :key, :uid, :session, :generation, :time_ms,
+       :headers, :value
+FROM records WHERE topic = :topic AND partition = :partition
+RETURNING "offset"
+"""
+
+
+class SqliteBus:
+    """An `EventBus` in a SQLite file (0600), which `affidavit.buslog` describes and reads.
+
+    A call of `publish` is one transaction that is on the disk when it returns: all its records or none. A uid
+    is unique in the file, so `look_up` has nothing to add.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = 5.0) -> None:
+        """Opens the log, and makes it if it is not there.
+
+        Args:
+            path: The file; its directory is made if missing.
+            busy_timeout_s: How long to wait, in seconds, while another process writes.
+
+        Raises:
+            BusLogError: The file is no event log, is damaged, or cannot be opened.
+        """
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        # One thread owns the connection: writes queue up here and block no thread that others need.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite-bus")
+        try:
+            self._thread.submit(self._connected).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    async def publish(self, records: Sequence[BusRecord], *, look_up: bool) -> list[Ack]:
+        """See `EventBus.publish`."""
+        try:
+            work = self._thread.submit(self._publish, records)
+        except RuntimeError:
+            raise TransientError("the event bus is closed") from None
+        # A cancelled caller leaves the transaction to finish or fail on its own: a repeat finds the uids.
+        return await asyncio.wrap_future(work)
+
+    async def close(self) -> None:
+        """See `EventBus.close`."""
+        with suppress(RuntimeError):
+            await asyncio.wrap_future(self._thread.submit(self._disconnect))
+        self._thread.shutdown(wait=False)
+
+    def _publish(self, records: Sequence[BusRecord]) -> list[Ack]:
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                acks = [_append(connection, record) for record in records]
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return acks
+        except (sqlite3.DataError, OverflowError):
+            raise PermanentPublishError("a record is too large for the event log") from None
+        except sqlite3.Error as error:
+            # Afresh next time: a damaged file is the operator's to replace. Retryable for that reason, too:
+            # the records are safe in the journal, and no session has to be poisoned for a broken copy.
+            self._disconnect()
+            raise TransientError(str(explained(self._path, error))) from error
+        except BusLogError as error:
+            raise TransientError(str(error)) from error
+
+    def _connected(self) -> sqlite3.Connection:
+        # A file deleted or replaced under an open connection would take records that nobody can read.
+        if self._connection is not None and self._file != _identity(self._path):
+            self._disconnect()
+        if self._connection is None:
+            try:
+                self._connection = _open(self._path, self._busy_timeout_s)
+            except sqlite3.Error as error:
+                raise explained(self._path, error) from error
+            except OSError as error:
+                raise BusLogError(f"{self._path.name} cannot be opened: {error.strerror}") from error
+            self._file = _identity(self._path)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+
+def _append(connection: sqlite3.Connection, record: BusRecord) -> Ack:
+    rest = (record.key, record.session_id, record.generation, record.time_ms, record.value)
+    if row := connection.execute(_FIND, (record.uid,)).fetchone():
+        topic, partition, offset, *found = row
+        if (topic, *found) != (record.topic, *rest):
+            raise IntegrityError("the event bus holds another record under the uid of this one")
+        return Ack(topic, partition, offset)
+    arguments = {
+        "topic": record.topic,
+        "partition": PARTITION,
+        "key": record.key,
+        "uid": record.uid,
+        "session": record.session_id,
+        "generation": record.generation,
+        "time_ms": record.time_ms,
+        "headers": json.dumps(record.headers, separators=(",", ":")),
+        "value": record.value,
+    }
+    # fetchall, because the statement has to run to its end before the next one.
+    [(offset,)] = connection.execute(_APPEND, arguments).fetchall()
+    return Ack(record.topic, PARTITION, offset)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Created here for the mode, which SQLite gives to its side files too. Never opened and closed once it
+    # exists: that would drop the locks that this process holds on it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+    try:
+        is_event_log(connection, path)  # before anything is changed in a file that may be another's
+        _use_wal(connection, path, busy_timeout_s)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not is_event_log(connection, path):
+            for statement in filter(str.strip, SCHEMA.split(";")):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
+    """Switches the file to WAL, where it stays. SQLite does not wait for others here, so this does."""
+    deadline = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+            continue
+        if mode != "wal":
+            raise BusLogError(f"{path.name} lies on a file system that cannot hold a SQLite log in WAL mode")
+        return

@@ -1,0 +1,83 @@
+"""What a session's evidence is kept in: named objects, created once and never changed (formats.md 5)."""
+
+import re
+from typing import Protocol
+
+from activities.errors import IntegrityError
+from affidavit.evidence.text import printable
+
+STORE_ID_NAME = "store.id"
+"""The object at the root that tells one store from another: a random UUID and a newline."""
+
+# A leading dot is kept for a store's own temporary files; so `.` and `..` are no segments either.
+_SEGMENT = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,254}")
+
+
+class ObjectExists(IntegrityError):
+    """An object of this name exists and holds other bytes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{base_name(name)} exists with other content")
+
+
+class ObjectMissing(LookupError):
+    """There is no object of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{base_name(name)} does not exist")
+
+
+class EvidenceStore(Protocol):
+    """A create-only object store.
+
+    Names are relative POSIX paths whose segments are 1-255 of `[0-9A-Za-z._-]` without a leading dot; any
+    other raises `ValueError`. The methods block: call them from a thread. Every instance is safe to share
+    between threads, and several processes may work on one store. What may succeed later is raised as it
+    comes (`OSError`).
+    """
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Creates an object, durably, unless it is there already.
+
+        Returns:
+            True if this call created it, False if it existed with equal bytes; it is durable in both cases.
+
+        Raises:
+            ObjectExists: It exists with other bytes.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Returns the whole object. Raises `ObjectMissing`."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """Returns the names of all objects below a directory, sorted; "" is the root."""
+        ...
+
+    @property
+    def store_id(self) -> str:
+        """The store's own id, read afresh so that a store which was swapped is noticed.
+
+        Raises:
+            EvidenceStoreMismatch: The id is gone: the place of the store holds something else.
+        """
+        ...
+
+
+def split_name(name: str) -> list[str]:
+    """Returns the segments of an object's name. Raises `ValueError` if it is not one."""
+    segments = name.split("/")
+    if not all(is_segment(segment) for segment in segments):
+        raise ValueError(f"not a name for an object: {printable(name)}")
+    return segments
+
+
+def is_segment(text: str) -> bool:
+    """Tells whether `text` may stand between two slashes of a name."""
+    return _SEGMENT.fullmatch(text) is not None
+
+
+def base_name(name: str) -> str:
+    """Returns the last segment of a name, safe to show."""
+    return printable(name.rpartition("/")[2])

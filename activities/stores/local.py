@@ -1,0 +1,163 @@
+"""Evidence in a local directory, the default store."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from activities.errors import EvidenceStoreMismatch, IntegrityError
+from activities.stores.base import (
+    STORE_ID_NAME,
+    ObjectExists,
+    ObjectMissing,
+    base_name,
+    is_segment,
+    split_name,
+)
+
+# Never through a symlink: one planted inside the root must not lead a write, or a read, out of it.
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not blocking, so that a pipe in the place of a file is refused and not waited for.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class DirectoryStore:
+    """An `EvidenceStore` of files (0600) in directories (0700) under one root.
+
+    An object is written to a temporary file, synced, and hard-linked to its name, which fails if the name is
+    taken: no reader ever sees a part of it, and of several creators one wins. A process killed in between
+    leaves a temporary file that no listing shows and no later call uses.
+
+    Opening the store makes the root and its id if they are not there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Raises `OSError` if the root cannot be made or written, `IntegrityError` if its id is damaged."""
+        # Resolved once: the root itself may be a symlink, that is the operator's business.
+        self._root = root.resolve()
+        made = [directory for directory in (self._root, *self._root.parents) if not directory.exists()]
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in made:
+            with ExitStack() as stack:
+                os.fsync(_open_directory(directory.parent, None, stack))
+        with suppress(ObjectExists):
+            self.create(STORE_ID_NAME, f"{uuid4()}\n".encode("ascii"))
+        _ = self.store_id
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `EvidenceStore.create`."""
+        *parents, base = split_name(name)
+        with _directories(self._root, parents, make=True) as directories:
+            created = _link_new(directories[-1], base, data)
+            if not created and _read(directories[-1], base, sync=True) != data:
+                raise ObjectExists(name)
+            # In the other case too: whoever linked it, or made a directory, may have died before syncing it.
+            for directory in reversed(directories):
+                os.fsync(directory)
+        return created
+
+    def read(self, name: str) -> bytes:
+        """See `EvidenceStore.read`."""
+        *parents, base = split_name(name)
+        try:
+            with _directories(self._root, parents) as directories:
+                return _read(directories[-1], base)
+        except FileNotFoundError:
+            raise ObjectMissing(name) from None
+
+    def list(self, prefix: str) -> list[str]:
+        """See `EvidenceStore.list`. Files whose names are no objects' are left out."""
+        segments = split_name(prefix.removesuffix("/")) if prefix else []
+        try:
+            with _directories(self._root, segments) as directories:
+                return sorted(_names(directories[-1], segments))
+        except FileNotFoundError:
+            return []
+
+    @property
+    def store_id(self) -> str:
+        """See `EvidenceStore.store_id`."""
+        try:
+            text = self.read(STORE_ID_NAME).decode("ascii").removesuffix("\n")
+            if str(UUID(text)) == text:
+                return text
+        except ObjectMissing:
+            raise EvidenceStoreMismatch(f"{STORE_ID_NAME} is gone from the evidence store") from None
+        except ValueError:
+            pass
+        raise IntegrityError(f"{STORE_ID_NAME} is not a store id")
+
+
+@contextmanager
+def _directories(root: Path, segments: list[str], *, make: bool = False) -> Iterator[list[int]]:
+    """Opens the root and each directory below it in turn; yields their descriptors."""
+    with ExitStack() as stack:
+        opened = [_open_directory(root, None, stack)]
+        for segment in segments:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(segment, 0o700, dir_fd=opened[-1])
+            opened.append(_open_directory(segment, opened[-1], stack))
+        yield opened
+
+
+def _open_directory(name: str | Path, parent: int | None, stack: ExitStack) -> int:
+    try:
+        descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+    except NotADirectoryError:  # what Linux says of a symlink, too
+        raise IntegrityError(f"{base_name(str(name))} in the evidence store is not a directory") from None
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _link_new(directory: int, base: str, data: bytes) -> bool:
+    """Writes a synced file and links it to `base`; False if that name is taken."""
+    temporary = f".tmp-{uuid4().hex}"
+    try:
+        with os.fdopen(os.open(temporary, _CREATE, 0o600, dir_fd=directory), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, base, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(OSError):  # the object counts, not the scrap
+            os.unlink(temporary, dir_fd=directory)
+    return True
+
+
+def _read(directory: int, base: str, *, sync: bool = False) -> bytes:
+    refusal = IntegrityError(f"{base_name(base)} in the evidence store is not a file")
+    try:
+        descriptor = os.open(base, _READ, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a symlink, a socket
+            raise refusal from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise refusal
+        if sync:
+            os.fsync(descriptor)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _names(directory: int, above: list[str]) -> Iterator[str]:
+    """Walks down from an open directory. A symlink is listed like a file, so that reading it is refused."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not is_segment(entry.name):
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield "/".join([*above, entry.name])
+                continue
+            with ExitStack() as stack, suppress(FileNotFoundError):  # a directory pruned meanwhile
+                yield from _names(_open_directory(entry.name, directory, stack), [*above, entry.name])
