@@ -6,8 +6,6 @@ was called, so a repeat writes the same bytes or finds them.
 
 from __future__ import annotations
 
-import json
-
 from temporalio import activity
 from temporalio.common import RawValue
 
@@ -23,6 +21,7 @@ from affidavit.activity_api import (
     OpenResult,
     OutcomeRequest,
 )
+from affidavit.evidence.capture import read_reported
 from affidavit.evidence.chain import extend, genesis
 from affidavit.evidence.journal import JOURNAL_VERSION, domain_lifecycle, domain_metadata, domain_outcome
 from affidavit.evidence.layout import lifecycle_name, metadata_name, outcome_name
@@ -76,7 +75,7 @@ class JournalingActivity:
             ApplicationError: type IntegrityError, not retryable, if another segment stands in its place.
         """
         with told_to_temporal():
-            head = self._write(_life(request.generation), request, json.loads(steps.payload.data))
+            head = self._write(_life(request.generation), request, read_reported(steps.payload.data))
             return JournalResult(head=head, count=request.entries[-1].sequence + 1)
 
     @activity.defn(name=contract.ACTIVITY_LIFECYCLE)

@@ -41,6 +41,7 @@ __all__ = [
     "normalise_arguments",
     "normalise_step",
     "normalise_value",
+    "read_reported",
 ]
 
 MAX_NESTING: Final = 96
@@ -54,6 +55,30 @@ _ANY_JSON: Final = frozenset({"content", "payload", "input", "tools", "subagent_
 
 class CaptureError(EvidenceError):
     """The step should have been rejected before: a key or a type that no JSON text can hold."""
+
+
+class _Literal(float):
+    """A double that is not the number it was read from, with the text it was read from."""
+
+    text: str
+
+
+def read_reported(data: bytes | str) -> Any:
+    """The value of a JSON text, for `normalise_step`: a number that a double would change keeps its text.
+
+    Raises:
+        ValueError: no JSON, or an integer longer than Python reads.
+    """
+    return json.loads(data, parse_float=_read_float)
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if math.isfinite(number) and not _inexact(number):
+        return number
+    kept = _Literal(number)
+    kept.text = text
+    return kept
 
 
 def normalise_value(value: Any) -> Any:
@@ -286,7 +311,7 @@ def _replaced(value: Any) -> Any:
 
 def _wrap(value: Any, why: Why) -> dict[str, Any]:
     try:
-        text = json.dumps(value, separators=(",", ":"))
+        text = value.text if isinstance(value, _Literal) else json.dumps(value, separators=(",", ":"))
     except (RecursionError, ValueError) as error:
         # Thousands of levels or digits, which no parser of ours lets in.
         raise CaptureError("a value has no JSON text") from error

@@ -21,6 +21,7 @@ from affidavit.evidence.capture import (
     normalise_arguments,
     normalise_step,
     normalise_value,
+    read_reported,
 )
 
 
@@ -375,3 +376,23 @@ def test_the_deepest_capture_stays_within_canonical_nesting() -> None:
     part = {"type": "image", "source": nested(95)}
     messages = [{"role": "assistant", "content": [part], "tool_calls": [call]}]
     capture_bytes(normalise_step({"kind": "model_request", "messages": messages}))
+
+
+def test_case19_a_number_that_a_double_would_change_keeps_its_text() -> None:
+    step = read_reported('{"kind":"tool_result","content":[9007199254740993.0,1e400,-1e20,0.5,9007199254740992]}')
+
+    content = normalise_step(step)["content"]
+
+    assert [value["text"] for value in content if isinstance(value, dict)] == [
+        "9007199254740993.0",
+        "1e400",
+        "-1e20",
+        "9007199254740992",
+    ]
+    assert [value["why"] for value in content if isinstance(value, dict)] == [
+        "big_integer",
+        "non_finite",
+        "big_integer",
+        "big_integer",
+    ]
+    assert content[3] == 0.5
