@@ -1,0 +1,276 @@
+"""One session's evidence as one zip file for the auditor (behaviours G6), and safe reading of such files.
+
+A bundle holds the objects of one generation under their names in the layout, without the session's folder. The same
+evidence always gives the same bytes. Reading never extracts to disk and believes no name and no size.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol
+
+from affidavit.evidence.errors import EvidenceError
+from affidavit.evidence.layout import JOURNAL, PUBLIC_KEYS, RECEIPT, is_evidence, session_prefix
+from affidavit.evidence.text import printable
+
+README: Final = "README.txt"
+
+ENTRY_LIMIT: Final = 100_000
+TOTAL_LIMIT: Final = 4 << 30
+OBJECT_LIMIT: Final = 1 << 30
+RATIO_LIMIT: Final = 200
+
+# Zip knows no time zone; its first moment stands for "no time", so that equal evidence gives equal bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+_ENCRYPTED = 0x1
+
+_README_TEXT = """\
+Affidavit evidence bundle
+=========================
+
+This file holds the evidence of one AI-agent session: what the agent was asked, what it answered and which tools
+it called, as a chain of events, and a signed receipt over that chain (or over the session's trajectory).
+
+  receipt.json      the receipt: who ran, how many events, calls and tokens, why it ended, and a signature
+  journal/          the events, one authenticated envelope a line, in the order in which they were admitted
+  captures/         the content of each step, where the session kept it; each event carries its SHA-256
+  lifecycle/        the events numbered after the chain: receipt issued, session closed
+  metadata.json     what was fixed when the session was opened
+  trajectory.json   the session as an ATIF trajectory, with trajectory.provenance.json, where there is one
+  outcome.json      how the session ended, where it was sealed
+  public.json       the public keys of the signer, as the evidence store has them
+
+How to verify, offline:
+
+  1. Get the signer's public key from a source that you trust: from the organisation itself, not from this file.
+  2. affidavit verify THIS_FILE.zip --keys trusted-keys.json
+
+What the keys mean: public.json and the key inside the receipt came along with the evidence, so whoever could
+forge the evidence could forge them as well. They are NOT a trust anchor. Without a key of your own the command
+can only say "integrity only, signer not trusted": nothing changed since somebody signed; not who that was.
+
+The chain is SHA-256 over canonical JSON (RFC 8785), the signature Ed25519 over the canonical receipt; both can be
+checked with any implementation of these standards.
+"""
+
+
+class BundleError(EvidenceError):
+    """A bundle cannot be written or read."""
+
+
+class NothingToBundle(BundleError):
+    """The session has no receipt (yet)."""
+
+
+class BundleExists(BundleError):
+    """The output file exists; a bundle never overwrites."""
+
+
+class NotABundle(BundleError):
+    """Not a zip file, or a damaged one."""
+
+
+class UnsafeEntry(BundleError):
+    """An entry that no bundle has: an absolute name, `..`, a link, an encrypted or doubled entry."""
+
+
+class BundleTooLarge(BundleError):
+    """More or larger entries than are read, or a compression that only a bomb has."""
+
+
+class StoreReader(Protocol):
+    """Read access to objects by relative POSIX name: an evidence store, a session's folder or a bundle."""
+
+    def read(self, name: str) -> bytes:
+        """Bytes of an object; `FileNotFoundError` if there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """Names of all objects in or below the folder ``prefix`` (no final slash; "" is everything)."""
+
+
+class DirectoryReader:
+    """Objects below a directory on disk: a whole store or one generation's folder. Links are not followed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, name: str) -> bytes:
+        """Bytes of the file ``name``; `FileNotFoundError` if there is none."""
+        path = self._root.joinpath(*_safe(name).parts)
+        if path.is_symlink():
+            raise UnsafeEntry(f"{printable(name)} is a symbolic link")
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {printable(name)}")
+        return path.read_bytes()
+
+    def list(self, prefix: str) -> list[str]:
+        """Names of the regular files below ``prefix``, sorted."""
+        folder = self._root.joinpath(*_safe(prefix).parts) if prefix else self._root
+        found = [Path(parent, name) for parent, _, names in os.walk(folder, followlinks=False) for name in names]
+        return sorted(
+            path.relative_to(self._root).as_posix() for path in found if not path.is_symlink() and path.is_file()
+        )
+
+
+class Bundle:
+    """An opened bundle. Close it, or use it as a context manager."""
+
+    def __init__(self, archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo]) -> None:
+        self._archive = archive
+        self._entries = entries
+
+    def read(self, name: str) -> bytes:
+        """Bytes of an entry; `FileNotFoundError` if there is none, `NotABundle` if it is damaged."""
+        if name not in self._entries:
+            raise FileNotFoundError(f"the bundle has no {printable(name)}")
+        try:
+            # Never more than the stated size, which was checked; the checksum is checked at the end.
+            return self._archive.read(self._entries[name])
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            raise NotABundle(f"damaged entry {printable(name)}: {printable(str(error))}") from None
+
+    def list(self, prefix: str) -> list[str]:
+        """Names of all entries below ``prefix``, sorted."""
+        return sorted(name for name in self._entries if not prefix or name.startswith(f"{prefix}/"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._archive.close()
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Open a bundle and check every entry's name, kind and size before anything is unpacked.
+
+    Raises:
+        NotABundle, UnsafeEntry, BundleTooLarge.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        raise NotABundle(f"{printable(path.name)} is not a readable zip file") from None
+    try:
+        return Bundle(archive, _checked(archive.infolist()))
+    except BaseException:
+        archive.close()
+        raise
+
+
+def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path) -> None:
+    """Write one generation's evidence to ``out``, which must not exist; it appears complete or not at all.
+
+    Args:
+        store: the evidence store.
+        session_id, generation: which life of which session.
+        out: the zip file to make.
+
+    Raises:
+        NothingToBundle: there is no receipt or no journal.
+        BundleExists: ``out`` exists.
+    """
+    prefix = session_prefix(session_id, generation) + "/"
+    names = sorted(
+        relative
+        for name in store.list(prefix.rstrip("/"))
+        if name.startswith(prefix) and is_evidence(relative := name.removeprefix(prefix))
+    )
+    if RECEIPT not in names:
+        raise NothingToBundle("the session has no receipt")
+    if not any(name.startswith(f"{JOURNAL}/") for name in names):
+        raise NothingToBundle("the session has no journal")
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, data in _contents(store, prefix, names):
+                    _write(archive, name, data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # A link, not a rename: a rename would replace a file that somebody else made in the meantime.
+            out.hardlink_to(temporary)
+        except FileExistsError:
+            raise BundleExists(f"{printable(out.name)} exists") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(out.parent)
+
+
+def _contents(store: StoreReader, prefix: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Entries in sorted order, one in memory at a time."""
+    for name in sorted([*names, README, PUBLIC_KEYS]):
+        if name == README:
+            yield name, _README_TEXT.encode()
+        elif name != PUBLIC_KEYS:
+            yield name, store.read(prefix + name)
+        else:
+            try:
+                yield name, store.read(PUBLIC_KEYS)
+            except FileNotFoundError:
+                continue
+
+
+def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _NO_TIME)
+    entry.create_system = _UNIX
+    entry.external_attr = (stat.S_IFREG | 0o644) << 16
+    # What compresses like a bomb is stored as it is, so that the reader's limit never refuses honest evidence.
+    small = len(zlib.compress(data, 6))
+    bomb_like = len(data) > small * (RATIO_LIMIT // 2)
+    entry.compress_type = zipfile.ZIP_STORED if bomb_like else zipfile.ZIP_DEFLATED
+    archive.writestr(entry, data, compresslevel=6)
+
+
+def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    if len(infos) > ENTRY_LIMIT:
+        raise BundleTooLarge(f"more than {ENTRY_LIMIT} entries")
+    if sum(info.file_size for info in infos) > TOTAL_LIMIT:
+        raise BundleTooLarge("the entries unpack to more than is read")
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        # `filename` is cut at a NUL and has its separators replaced; `orig_filename` is what stands in the file.
+        name = info.orig_filename
+        shown = printable(name)
+        _safe(name)
+        if name in entries:
+            raise UnsafeEntry(f"entry {shown} stands twice")
+        if info.flag_bits & _ENCRYPTED:
+            raise UnsafeEntry(f"entry {shown} is encrypted")
+        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
+        if info.is_dir() or kind not in (0, stat.S_IFREG):
+            raise UnsafeEntry(f"entry {shown} is not a regular file")
+        if info.file_size > OBJECT_LIMIT:
+            raise BundleTooLarge(f"entry {shown} is larger than is read")
+        if info.file_size > RATIO_LIMIT * max(info.compress_size, 1):
+            raise BundleTooLarge(f"entry {shown} is compressed like a zip bomb")
+        entries[name] = info
+    return entries
+
+
+def _safe(name: str) -> PurePosixPath:
+    """A relative name without tricks; `UnsafeEntry` otherwise."""
+    parts = name.split("/")
+    plain = all(part not in ("", ".", "..") for part in parts)
+    if not plain or "\\" in name or ":" in parts[0] or not name.isprintable():
+        raise UnsafeEntry(f"unsafe name {printable(name)}")
+    return PurePosixPath(name)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
