@@ -1,0 +1,106 @@
+"""The command line as a whole: which commands there are, and how any error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from affidavit.cli import embedded, keys, offline, replay, sessions
+from affidavit.cli.output import EXIT_CODES, Code, explained, fail, line, prepare_streams
+from affidavit.version import VERSION
+
+DEBUG = "AFFIDAVIT_DEBUG"
+
+app = typer.Typer(
+    name="affidavit",
+    help="Agent sessions as evidence: report them, close them, and verify their receipts offline.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Try it": (replay.demo, replay.replay, embedded.dev),
+    "Sessions": (sessions.show, sessions.close, sessions.receipt),
+    "Evidence": (offline.verify, offline.bundle, offline.events, offline.schema, keys.keygen),
+}
+for _panel, _commands in _GROUPS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        line(f"affidavit {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: without the program's name.
+
+    Returns:
+        the exit code; an error has been printed as one line on standard error.
+    """
+    prepare_streams()
+    try:
+        # Not standalone: typer's own error display is a box of several lines.
+        code = app(args=list(arguments), prog_name="affidavit", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Code.FAILED
+    except KeyboardInterrupt:
+        fail("interrupted")
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
+        return _reported(error)
+    if code == 130:  # typer's own word for the same
+        fail("interrupted")
+    return code if isinstance(code, int) else Code.OK
+
+
+def _reported(error: Exception) -> int:
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    if isinstance(error, typer.TyperException):  # an unknown command or option, a missing argument
+        if message := error.format_message():
+            fail(f"{' '.join(message.split())} (see affidavit --help)")
+        return error.exit_code
+    known = explained(error)
+    if known is None:
+        fail(f"internal error: {type(error).__name__} (set {DEBUG}=1 for the trace)")
+        return Code.FAILED
+    fail(known[0])
+    return known[1]
+
+
+def main() -> NoReturn:
+    """Entry point of the `affidavit` script."""
+    code = run(sys.argv[1:])
+    if "temporalio" not in sys.modules:
+        sys.exit(code)
+    # Temporal's runtime has threads of its own. One that still waits for a server as the interpreter takes itself
+    # apart aborts the process, so it is not taken apart.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,102 @@
+"""Reaching Temporal from a command; the only place where the client is imported, and only when it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from affidavit.cli.output import Code, CommandError
+from affidavit.contract import TASK_QUEUE
+from affidavit.errors import AffidavitError, AffidavitUnavailable
+
+if TYPE_CHECKING:
+    from affidavit.client import SessionClient, SessionHandle
+    from affidavit.contract import SessionOutcome
+
+HOST = "localhost"
+PORT = 7233
+ADDRESS_VARIABLE = "TEMPORAL_ADDRESS"
+WEB_UI_VARIABLE = "AFFIDAVIT_WEB_UI"
+DEFAULT_WEB_UI = "http://localhost:8233"
+PROBE_LIMIT_S = 5.0
+ANSWER_LIMIT_S = 5.0
+OPEN_LIMIT_S = 60.0
+"""A command has nothing better to do than to wait for a loaded machine."""
+
+
+async def connect(*, address: str | None = None, namespace: str | None = None) -> SessionClient:
+    """A client as the environment says, or for one address.
+
+    Raises:
+        CommandError: the client's extra is not installed.
+        AffidavitUnavailable: no server answers.
+    """
+    if address is None and not configured() and not _listens():
+        # Asked here because the client waits some seconds for a server that is about to come up.
+        raise AffidavitUnavailable(f"no Temporal server answers at {HOST}:{PORT}; `affidavit dev` starts one")
+    try:
+        from affidavit.client import SessionClient
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"this command talks to Temporal and needs the client extra (affidavit[client]): no {error.name}",
+            Code.UNAVAILABLE,
+        ) from None
+    return await SessionClient.connect(address=address, namespace=namespace, admit_timeout=OPEN_LIMIT_S)
+
+
+def configured() -> str | None:
+    """The server that the environment or Temporal's own configuration file names, if one does."""
+    if address := os.environ.get(ADDRESS_VARIABLE):
+        return address
+    try:
+        from temporalio.envconfig import ClientConfig
+    except ModuleNotFoundError:
+        return None
+    return ClientConfig.load_client_connect_config().get("target_host")
+
+
+def _listens() -> bool:
+    try:
+        with socket.create_connection((HOST, PORT), timeout=PROBE_LIMIT_S):
+            return True
+    except OSError:
+        return False
+
+
+async def served() -> bool:
+    """Whether a server with a worker of ours answers at the default address."""
+    try:
+        async with asyncio.timeout(PROBE_LIMIT_S):
+            return await (await connect()).task_queue_polled()
+    except (AffidavitError, TimeoutError):
+        return False
+
+
+async def require_worker(client: SessionClient) -> None:
+    """Say that there is no worker, where a query or an update would wait for one in vain."""
+    if not await client.task_queue_polled():
+        raise AffidavitUnavailable(f"no worker polls task queue {TASK_QUEUE}; `python -m workers` starts one")
+
+
+async def ended(handle: SessionHandle) -> SessionOutcome | None:
+    """The outcome of a session that has ended, None of one that runs. Needs no worker."""
+    try:
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            return await handle.result()
+    except TimeoutError:
+        return None
+
+
+def web_ui() -> str | None:
+    """Where the Web UI of a server that we did not start is: as configured, else a dev server's own place."""
+    at_default = configured() in (None, f"{HOST}:{PORT}", f"127.0.0.1:{PORT}")
+    return os.environ.get(WEB_UI_VARIABLE) or (DEFAULT_WEB_UI if at_default else None)
+
+
+def execution_address(ui: str, namespace: str, session_id: str, generation: str) -> str:
+    """The Web UI's page of one session."""
+    place = f"namespaces/{quote(namespace, safe='')}/workflows/{quote(session_id, safe='')}"
+    return f"{ui.rstrip('/')}/{place}/{quote(generation, safe='')}/history"

@@ -1,0 +1,1 @@
+"""Sample agent runs in ATIF, as package data; `affidavit demo` replays one."""
