@@ -19,6 +19,9 @@ REASON_CHARS = 256
 
 NOTHING = b"{}"
 
+_JSON_TEXT = b'"encoding":"json-text"'
+"""How a capture shows that a value stands in it as JSON text; a reporter's own such object is marked as well."""
+
 _COMMON = ("producer", "producer_seq", "claimed_time", "attempt_id")
 _VALUES = {
     "model_request": ("messages",),
@@ -103,6 +106,8 @@ def compose(session: Session, entry: Entry, step: Mapping[str, Any] | None) -> t
         else:
             payload |= facts
         payload |= {"capture_sha256": sha256_hex(captured), **_picked(capture, *_COMMON)}
+        if _JSON_TEXT in captured or "encoding" in capture.get("extra", {}).get("affidavit", {}):
+            payload["json_text"] = True
         if session.content == "full":
             payload |= _picked(capture, *_VALUES.get(capture["kind"], ()))
     identity = session.agent.model_copy(update={"ttl_remaining_s": entry.ttl_remaining_s}).as_identity()

@@ -10,8 +10,8 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from activities.composing import Session, compose
-from activities.errors import IntegrityError, told_to_temporal
-from activities.sealed import Life, SealedEvidence
+from activities.errors import told_to_temporal
+from activities.sealed import Life, SealedEvidence, callers_life
 from affidavit import contract
 from affidavit.activity_api import (
     JournalRequest,
@@ -41,7 +41,7 @@ class JournalingActivity:
             ApplicationError: type IntegrityError, not retryable, if the generation exists and is another one.
         """
         with told_to_temporal():
-            life = _life(request.generation)
+            life = callers_life(request.generation)
             metadata = {
                 "journal_version": JOURNAL_VERSION,
                 "session_id": life.session_id,
@@ -75,14 +75,14 @@ class JournalingActivity:
             ApplicationError: type IntegrityError, not retryable, if another segment stands in its place.
         """
         with told_to_temporal():
-            head = self._write(_life(request.generation), request, read_reported(steps.payload.data))
+            head = self._write(callers_life(request.generation), request, read_reported(steps.payload.data))
             return JournalResult(head=head, count=request.entries[-1].sequence + 1)
 
     @activity.defn(name=contract.ACTIVITY_LIFECYCLE)
     def lifecycle(self, request: LifecycleRequest) -> None:
         """Write the events numbered after the chain, each an object of its own."""
         with told_to_temporal():
-            life = _life(request.generation)
+            life = callers_life(request.generation)
             session = Session(life.session_id, request.product_version, request.agent)
             for entry in request.entries:
                 entry.ttl_remaining_s = request.agent.ttl_remaining_s
@@ -98,7 +98,7 @@ class JournalingActivity:
     def outcome(self, request: OutcomeRequest) -> None:
         """Seal the outcome: the memory of the session that outlives Temporal's."""
         with told_to_temporal():
-            life = _life(request.generation)
+            life = callers_life(request.generation)
             self._evidence.create(
                 outcome_name(life.session_id, life.generation),
                 domain_outcome(life.session_id, life.generation),
@@ -118,11 +118,3 @@ class JournalingActivity:
         for record in self._evidence.create_segment(life, first, [record for record, _ in composed]):
             head = extend(head, record["event"])
         return head.hex()
-
-
-def _life(generation: str) -> Life:
-    """Whose evidence the running activity may write: the caller's own, whatever it asks for."""
-    info = activity.info()
-    if info.workflow_id is None or info.workflow_type != contract.SESSION_WORKFLOW:
-        raise IntegrityError("only a session writes evidence")
-    return Life(info.workflow_id, generation)

@@ -21,6 +21,10 @@ RECORDS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 8 * 1024 * 1024
 """Bounds of one call of the bus: a long range neither fills memory nor outlasts a heartbeat timeout."""
 
+EVENTS_PER_ACTIVITY: Final = 1000
+BYTES_PER_ACTIVITY: Final = 64 * 1024 * 1024
+"""An activity ends at the first segment end at or beyond one of these: a long backlog never outlasts its time limit."""
+
 
 class PublishingActivity:
     """Publishes what the evidence store holds: nothing is on the bus that is not authentic in the journal."""
@@ -41,7 +45,9 @@ class PublishingActivity:
     async def publish(self, request: PublishRequest) -> PublishResult:
         """Publishes a range of events, in order, and returns when the bus has acknowledged each of them.
 
-        A repeat is harmless: uids that a former attempt, or a former run, may have published are looked up.
+        A long range is published in part, up to the end of a segment: the result's `last` tells how far, and the
+        caller asks for the rest. A repeat is harmless: uids that a former attempt, or a former run, may have
+        published are looked up.
 
         Raises:
             ApplicationError: Of type `IntegrityError` (the journal lacks the range, or a record in it is not
@@ -59,12 +65,16 @@ class PublishingActivity:
                     raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
                 count += len(acks)
                 activity.heartbeat(request.first + count - 1)
-            return PublishResult(first=request.first, last=request.last, count=count, look_up=look_up)
+            last = request.first + count - 1
+            return PublishResult(first=request.first, last=last, count=count, look_up=look_up)
 
     async def _calls(self, request: PublishRequest) -> AsyncIterator[list[BusRecord]]:
-        """Cuts the range into what one call of the bus takes; reads no further ahead than that."""
-        index, call, size = request.first, list[BusRecord](), 0
-        while index <= request.last:
+        """Cuts the range into what one call of the bus takes, and ends where the activity has done enough.
+
+        Reads no further ahead than one call.
+        """
+        index, call, size, total = request.first, list[BusRecord](), 0, 0
+        while index <= request.last and index - request.first < EVENTS_PER_ACTIVITY and total < BYTES_PER_ACTIVITY:
             records = await asyncio.to_thread(self._read_at, request, index)
             index += len(records)
             if index > request.last + 1:
@@ -75,6 +85,7 @@ class PublishingActivity:
                     call, size = [], 0
                 call.append(record)
                 size += len(record.value)
+                total += len(record.value)
         yield call
 
     def _read_at(self, request: PublishRequest, index: int) -> list[BusRecord]:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio import activity
+
 from activities.errors import IntegrityError
 from activities.stores.base import EvidenceStore, ObjectExists, ObjectMissing, base_name
+from affidavit.contract import SESSION_WORKFLOW
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import JournalRecord, domain_active, open_envelope, seal
 from affidavit.evidence.layout import (
@@ -15,7 +18,6 @@ from affidavit.evidence.layout import (
     JOURNAL,
     captures_name,
     journal_name,
-    number_of,
     session_prefix,
 )
 
@@ -26,6 +28,21 @@ class Life:
 
     session_id: str
     generation: str
+
+
+def callers_life(generation: str) -> Life:
+    """The life of the session that called the running activity: its own by Temporal's word, whatever it asks for.
+
+    Raises:
+        IntegrityError: the caller is no session, or names a generation that is not its own.
+    """
+    info = activity.info()
+    if info.workflow_id is None or info.workflow_type != SESSION_WORKFLOW:
+        raise IntegrityError("only a session reaches its evidence")
+    # A session is one run, and that run is its generation. A reset run has an id of its own: it ends quarantined.
+    if generation != info.workflow_run_id:
+        raise IntegrityError("the generation is not the caller's own")
+    return Life(info.workflow_id, generation)
 
 
 class SealedEvidence:
@@ -92,7 +109,8 @@ class SealedEvidence:
         """
         expected = 0
         for name in self.store.list(f"{session_prefix(life.session_id, life.generation)}/{JOURNAL}"):
-            if number_of(name) != expected:
+            # Compared by name: a foreign file has no number, and is refused like one that stands elsewhere.
+            if name != journal_name(life.session_id, life.generation, expected):
                 raise IntegrityError(f"journal segment {base_name(name)} where {expected} was expected")
             records = self._records(life, expected)
             yield expected, records
@@ -102,9 +120,18 @@ class SealedEvidence:
         """The lines of one captures segment."""
         return self._lines(captures_name(life.session_id, life.generation, first))
 
-    def has_captures(self, life: Life) -> bool:
-        """Whether any captures segment stands there."""
-        return bool(self.store.list(f"{session_prefix(life.session_id, life.generation)}/{CAPTURES}"))
+    def check_captures_of(self, life: Life, firsts: Sequence[int]) -> None:
+        """That captures segments stand there for these journal segments and for nothing else.
+
+        Raises:
+            IntegrityError: one is surplus, or missing.
+        """
+        standing = self.store.list(f"{session_prefix(life.session_id, life.generation)}/{CAPTURES}")
+        expected = {captures_name(life.session_id, life.generation, first) for first in firsts}
+        if surplus := sorted(set(standing) - expected):
+            raise IntegrityError(f"captures segment {base_name(surplus[0])} goes with no journal segment")
+        if missing := sorted(expected - set(standing)):
+            raise IntegrityError(f"captures segment {base_name(missing[0])} is not in the evidence store")
 
     def _records(self, life: Life, first: int) -> list[JournalRecord]:
         domain = domain_active(life.session_id, life.generation)

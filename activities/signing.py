@@ -11,7 +11,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.errors import IntegrityError, told_to_temporal
-from activities.sealed import Life, SealedEvidence
+from activities.sealed import Life, SealedEvidence, callers_life
 from activities.stores.base import ObjectExists
 from affidavit import contract
 from affidavit.activity_api import SealRequest, SealResult
@@ -21,6 +21,7 @@ from affidavit.evidence.journal import JournalRecord, Metadata, domain_metadata
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import metadata_name, receipt_name
+from affidavit.evidence.ocsf import validate_event
 from affidavit.evidence.receipt import SIGNER_FIELDS, event_chain, issue, parse, to_bytes, unsigned_body, verify
 from affidavit.evidence.scalars import sha256_hex
 from affidavit.evidence.totals import Totals, final_stop_reason
@@ -55,11 +56,8 @@ class SigningActivity:
         Raises:
             ApplicationError: type IntegrityError, not retryable: the journal is not what was claimed.
         """
-        info = activity.info()
         with told_to_temporal():
-            if info.workflow_id is None or info.workflow_type != contract.SESSION_WORKFLOW:
-                raise IntegrityError("only a session asks for its receipt")
-            life = Life(info.workflow_id, request.generation)
+            life = callers_life(request.generation)
             metadata = self._metadata(life)
             if metadata.mode != "signed":
                 raise IntegrityError("an unsigned session gets no receipt at its end")
@@ -80,12 +78,15 @@ class SigningActivity:
 
     def _read(self, life: Life, metadata: Metadata) -> _Reading:
         reading = _Reading(genesis(life.session_id), 0, Totals(), Totals(), metadata.identity)
+        with_captures: list[int] = []
         for first, records in self._evidence.records(life):
             activity.heartbeat(first)
             for record in records:
                 _take(reading, life, record)
             if metadata.content != "digest":
                 _check_captures(records, self._evidence.captures(life, first))
+                with_captures.append(first)
+        self._evidence.check_captures_of(life, with_captures)
         return reading
 
     def _issue(self, life: Life, request: SealRequest, reading: _Reading) -> SealResult:
@@ -124,9 +125,10 @@ def _take(reading: _Reading, life: Life, record: JournalRecord) -> None:
     try:
         if event.get("session_uid") != life.session_id:
             raise IntegrityError(f"event {reading.count} is of another session")
-        if reading.count == 0 and (
-            event["payload"].get("action") != "opened" or event["payload"].get("generation") != life.generation
-        ):
+        if violations := validate_event(event):
+            raise IntegrityError(f"event {reading.count} is no valid event: {violations[0]}")
+        opening = (event["payload"].get("action"), event["payload"].get("generation"))
+        if reading.count == 0 and opening != ("opened", life.generation):
             raise IntegrityError("the journal does not start with the opening of this generation")
         reading.head = extend(reading.head, event)
         reading.totals = reading.totals.add_event(event)

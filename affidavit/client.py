@@ -154,14 +154,16 @@ class SessionClient:
         )
         with _errors(session_id):
             try:
-                attached: AttachResult = await self.temporal.execute_update_with_start_workflow(
-                    contract.UPDATE_ATTACH,
-                    argument,
-                    start_workflow_operation=start,
-                    result_type=AttachResult,
-                    rpc_timeout=timedelta(seconds=self._admit_timeout),
-                )
+                with _heard(start):
+                    attached: AttachResult = await self.temporal.execute_update_with_start_workflow(
+                        contract.UPDATE_ATTACH,
+                        argument,
+                        start_workflow_operation=start,
+                        result_type=AttachResult,
+                        rpc_timeout=timedelta(seconds=self._admit_timeout),
+                    )
             except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                _check_cancelled(error)
                 raise AffidavitUnavailable(await self._missing()) from error
         return SessionHandle(self, session_id, attached)
 
@@ -354,6 +356,8 @@ def _messages(steps: Sequence[Step], *, one: bool = False) -> Iterator[bytes]:
     """`record` messages for the steps: as many in each as a batch takes, so that each fits well."""
     if not steps:
         raise InvalidStep("there is no step to report")
+    if one and len(steps) > contract.RECORD_STEPS:
+        raise MessageTooLarge(f"{len(steps)} steps in one message, the limit is {contract.RECORD_STEPS}")
     parts = [_encoded(place, step) for place, step in enumerate(steps)]
     group: list[bytes] = []
     size = 0
@@ -428,6 +432,7 @@ def _errors(subject: str) -> Iterator[None]:
             contract.REFUSED_ENDED, f"session {printable(subject)} has ended; its id is not used again"
         ) from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        _check_cancelled(error)
         raise AffidavitUnavailable("the session did not answer in time") from error
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
@@ -439,6 +444,23 @@ def _errors(subject: str) -> Iterator[None]:
         if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
             raise AffidavitUnavailable(f"the Temporal server does not answer: {printable(error.message)}") from error
         raise SessionFailed(f"session {printable(subject)}: {printable(error.message, 200)}") from error
+
+
+def _check_cancelled(error: WorkflowUpdateRPCTimeoutOrCancelledError) -> None:
+    """Let the cancel of the calling task through; Temporal gives it and a time-out the same name."""
+    if isinstance(error.__cause__, asyncio.CancelledError):
+        raise error.__cause__
+
+
+@contextmanager
+def _heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
+    """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
+    listening = asyncio.create_task(start.workflow_handle())
+    listening.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        yield
+    finally:
+        listening.cancel()
 
 
 def _failed_outcome(session_id: str, error: WorkflowFailureError) -> SessionOutcome:

@@ -68,6 +68,9 @@ FAILED_OPEN: Final = "SessionNotOpened"
 MESSAGE_BYTES: Final = 1_500_000
 """A message as encoded, at most; Temporal takes 2 MB in one payload."""
 
+RECORD_STEPS: Final = 1024
+"""Steps in one message, at most: a workflow has two seconds to read it, on any machine."""
+
 BATCH_STEPS: Final = 64
 BATCH_BYTES: Final = 256 * 1024
 WAITING_UPDATES: Final = 8

@@ -34,7 +34,10 @@ class PublishRequest(BaseModel):
 
 
 class PublishResult(BaseModel):
-    """The range that is on the bus, the number of acknowledgements, and whether uids were looked up first."""
+    """The range that is on the bus, the number of acknowledgements, and whether uids were looked up first.
+
+    `last` is the last event that was published; before the request's own, if the range was too long for one call.
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -6,7 +6,7 @@ A model only *reads* a step. What is kept as evidence is the step as reported, n
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, model_validator
 
@@ -22,6 +22,11 @@ from affidavit.fields import (
     Strict,
     WireSchema,
 )
+
+T = TypeVar("T")
+
+Several = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose first bad member ends the reading: hundreds of thousands of them would hold up a workflow."""
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 FailureReason = Literal["upstream_error", "timeout", "cancelled", "refused"]
@@ -41,10 +46,10 @@ class Message(Strict):
     """One message of a model request, not reported before unless `copied`."""
 
     role: Role
-    content: str | list[dict[str, Any]]
+    content: str | Several[dict[str, Any]]
     name: Maybe[Name] = None
     tool_call_id: Maybe[CallId] = None
-    tool_calls: Maybe[list[AnnouncedCall]] = None
+    tool_calls: Maybe[Several[AnnouncedCall]] = None
     reasoning: Maybe[str] = None
     copied: Maybe[bool] = None
     extra: Maybe[dict[str, Any]] = None
@@ -82,7 +87,7 @@ class ModelRequest(_Common):
     """What is sent to a model: only the messages not reported before."""
 
     kind: Literal["model_request"]
-    messages: list[Message]
+    messages: Several[Message]
     attempt_id: Maybe[AttemptId] = None
     model: Maybe[Name] = None
     prompt_tokens: Maybe[Count] = None
@@ -96,7 +101,7 @@ class ModelResponse(_Common):
 
     kind: Literal["model_response"]
     text: Maybe[str] = None
-    tool_calls: Maybe[list[AnnouncedCall]] = None
+    tool_calls: Maybe[Several[AnnouncedCall]] = None
     reasoning: Maybe[str] = None
     attempt_id: Maybe[AttemptId] = None
     model: Maybe[Name] = None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -15,7 +18,14 @@ from affidavit.errors import AffidavitError
 from affidavit.evidence.errors import EvidenceError
 from affidavit.validation import first_error
 from workers.settings import SettingsError, WorkerSettings
-from workers.worker import build_worker, run_until
+from workers.worker import Workers, build_worker
+
+logger = logging.getLogger("workers")
+
+HAND_BACK_S = 2.0
+"""Seconds after the grace in which cancelled work may end."""
+
+EXIT_UNFINISHED = 3
 
 CONFIGURATION_ERRORS = (SettingsError, EvidenceError, BusLogError, AffidavitError)
 
@@ -29,17 +39,41 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
+async def run_until(
+    stop: asyncio.Event, workers: Workers, grace_s: float, *, started: Callable[[], None] = lambda: None
+) -> None:
+    """Run workers until `stop` is set, then let them finish within their grace.
+
+    A thread that hangs in a dead mount cannot be ended, and would keep the process for ever: a moment after the
+    grace the process ends as it is. What it held is handed back by its time limit, and nothing is lost by that.
+    """
+    last_resort = threading.Timer(grace_s + HAND_BACK_S, _give_up)
+    last_resort.daemon = True
+    async with workers:
+        started()
+        await stop.wait()
+        last_resort.start()
+    last_resort.cancel()
+
+
+def _give_up() -> None:
+    logger.error("work under way does not end within its grace; the process ends without it")
+    logging.shutdown()
+    os._exit(EXIT_UNFINISHED)
+
+
 async def _run() -> None:
     settings = WorkerSettings()
     stop = stop_on_signals()
     client = await SessionClient.connect(task_queue=settings.task_queue)
     workers = build_worker(client.temporal, settings)
-    logging.getLogger("workers").info("worker for %s on task queue %s", ", ".join(settings.roles), settings.task_queue)
-    await run_until(stop, workers)
+    logger.info("worker for %s on task queue %s", ", ".join(settings.roles), settings.task_queue)
+    await run_until(stop, workers, settings.grace_s)
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 2 for a setting that does not fit, 4 where no server answers."""
+    """Exit code 0 after a signal (3 if work that hangs was left behind), 2 for a setting that does not fit, 4 where
+    no server answers."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run())

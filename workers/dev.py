@@ -21,7 +21,7 @@ from pathlib import Path
 
 from affidavit.client import SessionClient
 from affidavit.evidence.keys import generate
-from workers.__main__ import CONFIGURATION_ERRORS, stop_on_signals
+from workers.__main__ import CONFIGURATION_ERRORS, run_until, stop_on_signals
 from workers.devserver import DevServer, DevServerError
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
@@ -120,9 +120,7 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
                 "store": str(data.evidence),
                 "bus": str(data.bus),
             }
-            async with workers:
-                print(json.dumps(ready), flush=True)
-                await stop.wait()
+            await run_until(stop, workers, settings.grace_s, started=lambda: print(json.dumps(ready), flush=True))
         finally:
             watcher.cancel()
             await server.stop()

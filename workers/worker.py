@@ -13,9 +13,10 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.buses.base import EventBus
 from activities.buses.sqlite import SqliteBus
 from activities.embedders import HashEmbedder
-from activities.embedding import EmbeddingActivity
+from activities.embedding import Embedder, EmbeddingActivity
 from activities.journaling import JournalingActivity
 from activities.publishing import PublishingActivity
 from activities.sealed import SealedEvidence
@@ -31,6 +32,11 @@ from workflows.session import AgentSession
 
 PASSED_THROUGH = ("affidavit", "pydantic", "pydantic_core", "rfc8785", "workflows")
 """Modules that the sandbox does not load anew for each run: deterministic, and dear to import."""
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """The sandbox in which workflows run; replays of saved histories use the same."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
 
 
 class Workers:
@@ -57,30 +63,44 @@ class Workers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # All at once: one after the other would add up their graces.
+        await asyncio.gather(*(worker.shutdown() for worker in self._workers))
         await self._stack.aclose()
 
     def _shutdown_executor(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def build_worker(client: Client, settings: WorkerSettings) -> Workers:
+def build_worker(
+    client: Client,
+    settings: WorkerSettings,
+    *,
+    store: EvidenceStore | None = None,
+    bus: EventBus | None = None,
+    embedder: Embedder | None = None,
+) -> Workers:
     """Wire the workers that the settings ask for; nothing runs yet.
+
+    Args:
+        client: connected, with the product's data converter.
+        settings: from the environment, or made by hand.
+        store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
 
     Raises:
         SettingsError, KeyFileError, KeyringError, BusLogError, OSError: something it needs is not in order.
     """
     keys = settings.read_journal_keys()
-    store = DirectoryStore(settings.store)
+    store = store or DirectoryStore(settings.store)
     evidence = SealedEvidence(store, keys)
     executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
     workers: list[Worker] = []
     closers: list[Callable[[], Awaitable[None]]] = []
     if "session" in settings.roles:
-        bus = SqliteBus(settings.bus)
+        bus = bus or SqliteBus(settings.bus)
         closers.append(bus.close)
         journaling = JournalingActivity(evidence)
         activities: list[Callable[..., Any]] = [
-            EmbeddingActivity(HashEmbedder()).embed,
+            EmbeddingActivity(embedder or HashEmbedder()).embed,
             journaling.open,
             journaling.journal,
             journaling.lifecycle,
@@ -105,14 +125,13 @@ def _worker(
     activities: list[Callable[..., Any]],
     workflows: list[type],
 ) -> Worker:
-    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
     return Worker(
         client,
         task_queue=task_queue,
         activities=activities,
         workflows=workflows,
         activity_executor=executor,
-        workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
+        workflow_runner=workflow_runner(),
         max_concurrent_activities=settings.threads,
         max_concurrent_local_activities=settings.threads,
         max_cached_workflows=settings.max_cached_workflows,
@@ -134,9 +153,3 @@ def _publish_keyring(store: EvidenceStore, ring: bytes, signer: Signer) -> None:
             raise SettingsError(
                 f"{PUBLIC_KEYS} in the evidence store does not hold the signer's key {signer.key_id}; add it there"
             ) from None
-
-
-async def run_until(stop: asyncio.Event, workers: Workers) -> None:
-    """Run workers until `stop` is set, then let them finish within their grace."""
-    async with workers:
-        await stop.wait()

@@ -36,7 +36,8 @@ Status = Literal["closed", "cancelled", "quarantined", "abandoned"]
 class Consumer:
     """Owns the ledger: nothing else numbers, journals or ends a session.
 
-    `processed` counts tickets that are journaled or given up; `sealing` is set once the chain is complete;
+    `processed` counts tickets that are journaled or given up, -1 until it is known whether the session opens;
+    `sealing` is set once the chain is complete;
     `working` names the stage under way and since when (epoch milliseconds), for the view.
     """
 
@@ -45,20 +46,26 @@ class Consumer:
         self._spec = registration.spec
         self._state = state
         self._inbox = inbox
-        self.processed = 0
+        self.processed = -1
         self.sealing = False
         self.outcome: SessionOutcome | None = None
         self.working: dict[str, int] = {}
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
-        await self._open()
+        if not await self._open():
+            self.sealing = True
+            self._give_up(self._inbox.drain())
+            self.outcome = self._outcome("quarantined", published=False)
+            self.processed = self._inbox.arrived
+            return self.outcome
+        self.processed = 0
         while True:
             await workflow.wait_condition(lambda: self._inbox.depth > 0 or self._state.closing)
             batch = self._inbox.cut()
             if batch:
                 await self._process(batch)
-                self.processed = batch[-1].ticket + 1
+                self.processed = self._inbox.first_ticket
             elif await self._drained():
                 break
         self.sealing = True
@@ -84,7 +91,7 @@ class Consumer:
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
+    async def _open(self) -> bool:
         registration, state = self._registration, self._state
         payload = {
             "mode": self._spec.mode,
@@ -110,10 +117,11 @@ class Consumer:
                 result = await stages.open_session(request)
             except ActivityError as error:
                 state.poison(f"opening: {stages.reason_of(error)}")
-                return
+                return False
         self._commit(decision, result.head)
         state.store_id = result.store_id
         state.opened = True
+        return True
 
     # -- batches ---------------------------------------------------------------------------------------
 
@@ -230,10 +238,8 @@ class Consumer:
         ledger = self._state.ledger
         self._give_up(self._inbox.drain())
         outcome = self._outcome("quarantined", published=self._state.published == ledger.count)
-        outcome.reason = self._state.poisoned
         payload = {"reason": self._state.poisoned, "chain_head": ledger.head, "event_count": ledger.count}
-        if self._state.opened:
-            await self._conclude([("quarantined", payload)], outcome)
+        await self._conclude([("quarantined", payload)], outcome)
         return outcome
 
     async def _conclude(self, events: list[tuple[str, dict[str, Any]]], outcome: SessionOutcome) -> None:
@@ -298,6 +304,7 @@ class Consumer:
             generation=state.generation,
             mode=self._spec.mode,
             status=status,
+            reason=state.poisoned,
             stop_reason_id=stop_reason_id,
             stop_reason=caption(StopReason(stop_reason_id)),
             totals=state.ledger.totals,
@@ -321,7 +328,7 @@ class Consumer:
         return final_stop_reason(evidence)
 
     def _now_ms(self) -> int:
-        return int(workflow.now().timestamp() * 1000)
+        return self._state.admit(int(workflow.now().timestamp() * 1000))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -329,4 +336,5 @@ class Consumer:
         try:
             yield
         finally:
-            del self.working[name]
+            # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
+            self.working.pop(name, None)

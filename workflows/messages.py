@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio.api.common.v1 import Payload
 
-from affidavit.contract import MESSAGE_BYTES, NESTING, SIGNAL_RECORD, STEP_SIGNALS
+from affidavit.contract import MESSAGE_BYTES, NESTING, RECORD_STEPS, SIGNAL_RECORD, STEP_SIGNALS
 from affidavit.evidence.scalars import sha256_hex
 from affidavit.evidence.text import printable
 from affidavit.steps import STEP, AnyStep
 from affidavit.validation import first_error
-from workflows.inbox import Item
+from workflows.inbox import Item, Message
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,11 +31,14 @@ UNAVAILABLE = b"affidavit/unavailable"
 _RECORD_HEAD = re.compile(r'\s*\{\s*"steps"\s*:\s*\[\s*')
 _RECORD_TAIL = re.compile(r"\s*\]\s*\}\s*\Z")
 _COMMA = re.compile(r"\s*,\s*")
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_LEVELS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER_DIGITS = 4_000
 """Python refuses to read longer integers, at a limit that the environment can move; this one stands still."""
-_LONG_NUMBER = re.compile(rf"\d{{{_INTEGER_DIGITS + 1}}}")
+# A run is looked at from its start alone, or a message of nothing but digits would take minutes.
+_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_INTEGER_DIGITS + 1}}}")
 
 
 class Unreadable(Exception):
@@ -67,15 +71,10 @@ def _check_nesting(text: str) -> None:
     # A text with fewer openings than the limit cannot be nested deeper; most are settled by this count.
     if text.count("[") + text.count("{") <= NESTING:
         return
-    depth = 0
-    for token in _STRUCTURE.finditer(text):
-        first = token.group()[0]
-        if first in "[{":
-            depth += 1
-            if depth > NESTING:
-                raise Unreadable(f"nested deeper than {NESTING}")
-        elif first in "]}":
-            depth -= 1
+    # Brackets outside of strings as +1 and -1: their largest running sum, found without a loop in Python.
+    levels = _STRING.sub("", text).encode().translate(_LEVELS, _NO_BRACKETS)
+    if max(accumulate(memoryview(levels).cast("b")), default=0) > NESTING:
+        raise Unreadable(f"nested deeper than {NESTING}")
 
 
 def _check_keys(text: str, value: Any) -> None:
@@ -144,6 +143,8 @@ def _record_texts(text: str) -> list[tuple[str, Any]]:
             value, end = decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise Unreadable(f"not JSON: {error.msg} at {error.pos}") from None
+        if len(found) == RECORD_STEPS:
+            raise Unreadable(f"more than {RECORD_STEPS} steps in a record")
         found.append((text[position:end], value))
         comma = _COMMA.match(text, end)
         if comma is None:
@@ -187,11 +188,18 @@ def rejected(name: str, reason: str, data: bytes, admitted_ms: int) -> Item:
     return Item("message_rejected", admitted_ms, payload=payload)
 
 
-def read_signal(name: str, payloads: Sequence[Payload], admitted_ms: int) -> list[Item]:
+def message(name: str, payloads: Sequence[Payload], admitted_ms: int) -> Message:
+    """A signal as it waits in the inbox, unread. How many steps it holds is guessed by a key that each of them has."""
+    steps = sum(payload.data.count(b'"kind"') for payload in payloads)
+    return Message(name, payloads, admitted_ms, weight=min(max(steps, 1), RECORD_STEPS))
+
+
+def read_message(unread: Message) -> list[Item]:
     """Items for one signal, in the order reported: steps, and rejections where something cannot be read.
 
     One bad step in a record is rejected alone, in its place; a record that is none is rejected whole.
     """
+    name, payloads, admitted_ms = unread.name, unread.payloads, unread.admitted_ms
     try:
         if name == SIGNAL_RECORD:
             return _read_record(payload_text(one_argument(payloads)), admitted_ms)

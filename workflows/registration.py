@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from temporalio.api.common.v1 import Payload
 from affidavit import contract
 from affidavit.contract import SessionSpec, registration_hash
 from affidavit.evidence.canonical import CanonicalError
-from workflows.messages import Unreadable, read_model
+from workflows.messages import Unreadable, one_argument, read_model
 
 
 class Refused(Exception):
@@ -30,14 +31,14 @@ class Registration:
     sha256: str
 
 
-def read_registration(payload: Payload) -> Registration:
-    """Read a spec as a client sent it.
+def read_registration(payloads: Sequence[Payload]) -> Registration:
+    """Read a spec as a client sent it: the only argument of a start.
 
     Raises:
         Refused: what is wrong with it, naming the field.
     """
     try:
-        spec = read_model(payload, SessionSpec)
+        spec = read_model(one_argument(payloads), SessionSpec)
         form = spec.registration()
         return Registration(spec, form, registration_hash(form))
     except (Unreadable, CanonicalError) as error:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC
 from typing import NoReturn
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -32,29 +30,32 @@ with workflow.unsafe.imports_passed_through():
         SubmitResult,
         TerminalState,
     )
+    from affidavit.evidence.text import printable
     from affidavit.version import VERSION
     from workflows import presenting
     from workflows.consumer import Consumer
     from workflows.inbox import Inbox, Item
-    from workflows.messages import Unreadable, read_model, read_signal, read_submission
+    from workflows.messages import Unreadable, message, read_message, read_model, read_submission
     from workflows.registration import Refused, check_same, read_registration
     from workflows.state import Ledger, SessionState
 
-_MISSING = RawValue(Payload())
 
-
-@workflow.defn(name=contract.SESSION_WORKFLOW)
+# Dynamic, because only then the SDK hands over start arguments of any number and encoding as they came. A named
+# definition decodes a second argument before this code runs, and a failure there retries the task for ever (A6).
+@workflow.defn(dynamic=True)
 class AgentSession:
-    """One agent session; the workflow id is the session id."""
+    """One agent session; the workflow type is `contract.SESSION_WORKFLOW`, the workflow id the session id."""
 
     @workflow.init
-    def __init__(self, raw: RawValue = _MISSING) -> None:
-        self._inbox = Inbox()
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        self._inbox = Inbox(read_message)
         self._waiting_updates = 0
         self._bad_start: Refused | None = None
         try:
             self._refuse_restarts()
-            self._registration = read_registration(raw.payload)
+            self._registration = read_registration([arg.payload for arg in args])
+            if self._registration.spec.mode != "signed":
+                raise Refused(contract.REFUSED_BAD_SPEC, "this version runs signed sessions only")
         except Refused as error:
             self._bad_start = error
             return
@@ -68,7 +69,12 @@ class AgentSession:
         self._consumer = Consumer(self._registration, self._state, self._inbox)
 
     @workflow.run
-    async def run(self, raw: RawValue = _MISSING) -> SessionOutcome:
+    async def run(self, _args: Sequence[RawValue]) -> SessionOutcome:
+        _check_type()
+        if workflow.info().cron_schedule:
+            # A failed run is followed by the next one of its schedule, for ever; one that is continued by this
+            # command has no schedule any more, and its failure is the end.
+            workflow.continue_as_new()
         if self._bad_start is not None:
             raise ApplicationError(str(self._bad_start), type=self._bad_start.type, non_retryable=True)
         loop = asyncio.create_task(self._consumer.consume())
@@ -87,8 +93,10 @@ class AgentSession:
         outcome = loop.result()
         await workflow.wait_condition(workflow.all_handlers_finished)
         if outcome.status in ("quarantined", "abandoned"):
-            message = f"session {outcome.status}: {outcome.reason}"
-            raise ApplicationError(message, outcome, type=contract.FAILED_QUARANTINED, non_retryable=True)
+            type_ = contract.FAILED_QUARANTINED if self._state.opened else contract.FAILED_OPEN
+            raise ApplicationError(
+                f"session {outcome.status}: {outcome.reason}", outcome, type=type_, non_retryable=True
+            )
         return outcome
 
     # -- signals ---------------------------------------------------------------------------------------
@@ -98,11 +106,11 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        items = read_signal(name, [arg.payload for arg in args], self._admitted_ms())
+        unread = message(name, [arg.payload for arg in args], self._admitted_ms())
         if self._state.closing:
-            self._state.late_steps += len(items)
+            self._state.late_steps += len(read_message(unread))
         else:
-            self._inbox.put(items)
+            self._inbox.put([unread])
 
     # -- updates ---------------------------------------------------------------------------------------
 
@@ -124,7 +132,7 @@ class AgentSession:
     def _check_attach(self, raw: RawValue) -> None:
         self._check_start()
         try:
-            check_same(self._registration, read_registration(raw.payload))
+            check_same(self._registration, read_registration([raw.payload]))
         except Refused as error:
             _refuse(error.type, str(error))
         self._check_live()
@@ -229,14 +237,12 @@ class AgentSession:
     def _refuse_restarts(self) -> None:
         # A second run under the same generation would write over the first one's evidence.
         info = workflow.info()
-        if info.retry_policy is not None or info.cron_schedule:
+        if info.retry_policy is not None or info.cron_schedule or info.continued_run_id is not None:
             raise Refused(contract.REFUSED_BAD_SPEC, "a session takes no retry policy and no cron schedule")
 
     def _admitted_ms(self) -> int:
-        """The workflow's time in epoch milliseconds; it never runs backward in a session (B11)."""
-        now = int(workflow.now().astimezone(UTC).timestamp() * 1000)
-        self._state.last_admitted_ms = max(self._state.last_admitted_ms, now)
-        return self._state.last_admitted_ms
+        """The workflow's time in epoch milliseconds."""
+        return self._state.admit(int(workflow.now().timestamp() * 1000))
 
     def _own(self, action: str, **payload: object) -> Item:
         return Item(action, self._admitted_ms(), payload={k: v for k, v in payload.items() if v is not None})
@@ -292,6 +298,12 @@ class AgentSession:
         if self._inbox.depth >= self._registration.spec.limits.queue:
             _refuse(contract.REFUSED_QUEUE_FULL, f"queue full: {self._inbox.depth} steps waiting")
         self._check_places()
+
+
+def _check_type() -> None:
+    # What the SDK does with a type that no worker has registered: the task fails until one has.
+    if (name := workflow.info().workflow_type) != contract.SESSION_WORKFLOW:
+        raise RuntimeError(f"workflow type {printable(name)} is not registered on this worker")
 
 
 def _refuse(type_: str, reason: str) -> NoReturn:

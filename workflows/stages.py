@@ -82,13 +82,14 @@ async def write_outcome(request: OutcomeRequest) -> None:
 
 
 async def publish(request: PublishRequest) -> PublishResult:
-    """Publish a range of events by reference."""
+    """Publish a range of events by reference; a long one in part, as the result's `last` tells."""
     kind = "lifecycle" if request.lifecycle else "events"
     result: PublishResult = await workflow.execute_activity(
         contract.ACTIVITY_PUBLISH,
         request,
         result_type=PublishResult,
         start_to_close_timeout=timedelta(seconds=30),
+        heartbeat_timeout=_HEARTBEAT,
         retry_policy=_RETRY,
         summary=f"{kind} {request.first}-{request.last}",
     )

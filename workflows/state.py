@@ -60,6 +60,11 @@ class SessionState(BaseModel):
     refusals_unreported: int = 0
     last_refusal_ms: int = 0
 
+    def admit(self, now_ms: int) -> int:
+        """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""
+        self.last_admitted_ms = max(self.last_admitted_ms, now_ms)
+        return self.last_admitted_ms
+
     def poison(self, why: str) -> None:
         """Mark the capture as incomplete; the first reason stands (behaviours E)."""
         self.poisoned = self.poisoned or why

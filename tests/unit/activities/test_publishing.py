@@ -206,17 +206,40 @@ async def test_uids_are_looked_up_when_they_may_be_there(
     assert [look_up for _, look_up in bus.calls] == [expected]
 
 
-async def test_a_long_range_is_cut_and_heartbeats(
+async def test_a_long_range_is_published_in_parts_that_end_with_a_segment(
     publish: Any, bus: RecordingBus, environment: ActivityEnvironment, write: Any
 ) -> None:
-    for first in range(0, 2050, 50):
-        write(f"journal/{first:012d}.ndjson", b"\n".join(sealed(n) for n in range(first, first + 50)) + b"\n")
+    """60 events a segment: the first end at or beyond 1 000 events is 1 020."""
+    for first in range(0, 2100, 60):
+        write(f"journal/{first:012d}.ndjson", b"\n".join(sealed(n) for n in range(first, first + 60)) + b"\n")
     beats: list[Any] = []
     environment.on_heartbeat = lambda *details: beats.extend(details)
-    assert (await publish(0, 2049)).count == 2050
-    assert [len(call) for call, _ in bus.calls] == [1000, 1000, 50]
-    assert [record.uid for record in bus.records] == [f"uid-{n}" for n in range(2050)]
-    assert beats == [999, 1999, 2049]
+    parts = []
+    first = 0
+    while first < 2100:
+        result = await publish(first, 2099)
+        parts.append((result.first, result.last, result.count))
+        first = result.last + 1
+    assert parts == [(0, 1019, 1020), (1020, 2039, 1020), (2040, 2099, 60)]
+    assert [len(call) for call, _ in bus.calls] == [1000, 20, 1000, 20, 60]
+    assert [record.uid for record in bus.records] == [f"uid-{n}" for n in range(2100)]
+    assert beats == [999, 1019, 2019, 2039, 2099]
+
+
+async def test_exactly_a_thousand_events_are_one_part(publish: Any, bus: RecordingBus, write: Any) -> None:
+    for first in range(0, 1050, 50):
+        write(f"journal/{first:012d}.ndjson", b"\n".join(sealed(n) for n in range(first, first + 50)) + b"\n")
+    result = await publish(0, 1049)
+    assert (result.last, result.count, [len(call) for call, _ in bus.calls]) == (999, 1000, [1000])
+
+
+async def test_a_part_of_many_bytes_ends_early(publish: Any, bus: RecordingBus, write: Any) -> None:
+    """Segments of 3 MB: the 23rd reaches 64 MiB."""
+    for first in range(30):
+        write(f"journal/{first:012d}.ndjson", envelope(journal_payload(event(first, text="x" * 3_000_000)), first))
+    result = await publish(0, 29)
+    assert (result.last, result.count) == (22, 23)
+    assert [len(call) for call, _ in bus.calls] == [2] * 11 + [1]
 
 
 async def test_big_records_are_cut_by_size(publish: Any, bus: RecordingBus, write: Any) -> None:

@@ -1,0 +1,76 @@
+"""Shared fixtures. The dev server is real, in memory, on a free loopback port, and ends with the session."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.failed_tasks import FailedTasks, forward_core_logs
+from tests.support.rig import Rig
+from workers.devserver import DevServer
+
+TEST_LIMIT_S = 90.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "failed_tasks: the test makes workflow tasks fail on purpose")
+    forward_core_logs()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every asynchronous test a limit, so that one which waits for ever fails, and cleans up after itself."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj)
+
+
+def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(TEST_LIMIT_S):
+            await test(*args, **kwargs)
+
+    return limited
+
+
+@pytest.fixture(autouse=True)
+def no_failed_tasks(request: pytest.FixtureRequest) -> Iterator[FailedTasks]:
+    """Fail a test in which a workflow task failed, unless it is marked `failed_tasks`."""
+    watch = FailedTasks()
+    logger = logging.getLogger("temporalio")
+    logger.addHandler(watch)
+    try:
+        yield watch
+    finally:
+        logger.removeHandler(watch)
+    if request.node.get_closest_marker("failed_tasks") is None:
+        assert watch.seen == []
+
+
+@pytest_asyncio.fixture(scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    started = await DevServer.start(log=tmp_path_factory.mktemp("server") / "server.log", headless=True)
+    try:
+        yield started
+    finally:
+        await started.stop()
+
+
+@pytest_asyncio.fixture
+async def rig(server: DevServer, tmp_path: Path) -> Rig:
+    """A product without a running worker: enter `rig.worker()`."""
+    return await Rig.make(server.address, tmp_path / "data")
+
+
+@pytest_asyncio.fixture
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    """A product with a worker."""
+    async with rig.worker():
+        yield rig

@@ -1,0 +1,159 @@
+"""Runs whole sessions on a dev server and saves their histories: `python -m tests.replay.record`.
+
+Record anew after a change that replays of older histories do not survive, and only then: until a session recorded
+before it has ended, a worker with the change cannot go on with it. The old files show that a change is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from temporalio.client import WorkflowFailureError
+
+from affidavit.client import SessionHandle
+from affidavit.contract import SIGNAL_RECORD, Agent
+from affidavit.errors import AffidavitError
+from tests.support.halves import bus_of, store_of
+from tests.support.rig import AGENT, Rig, signal_text
+from tests.support.taps import Outage, TapBus, TapStore
+from workers.devserver import DevServer
+
+HISTORIES: Final = Path(__file__).with_name("histories")
+
+REQUEST = {"kind": "model_request", "messages": [{"role": "user", "content": "find the needle"}], "attempt_id": "a1"}
+RESPONSE = {
+    "kind": "model_response",
+    "text": "I will look into the haystack.",
+    "tool_calls": [{"call_id": "c1", "name": "search", "arguments": {"q": "needle"}}],
+    "finish_reason": "tool_calls",
+    "usage": {"prompt_tokens": 9, "completion_tokens": 4, "cached_tokens": 2, "cost_usd": 0.25},
+    "attempt_id": "a1",
+}
+CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True, "arguments": {"q": "needle"}}
+BLOCKED = {"kind": "tool_call", "call_id": "c2", "tool": "rm", "allowed": False, "stage": "policy", "reason": "no"}
+RESULT = {"kind": "tool_result", "call_id": "c1", "content": {"found": 1}, "ttl_remaining_s": 300}
+FAILURE = {"kind": "model_failure", "reason": "timeout", "status": 504, "claimed_time": "2020-01-01T00:00:00Z"}
+SAME = {"kind": "model_response", "text": "Let me try that again.", "usage": {"prompt_tokens": 600}}
+
+
+async def every_kind(rig: Rig, session_id: str = "recorded-every-kind") -> SessionHandle:
+    """All kinds of steps, rejected messages, a trip and its reset, identities, every update; closed."""
+    session = await rig.open(session_id=session_id)
+    workflow = rig.client.temporal.get_workflow_handle(session.session_id)
+    await session.record(REQUEST, RESPONSE, CALL)
+    await workflow.signal(SIGNAL_RECORD, signal_text("no json"))
+    await workflow.signal(SIGNAL_RECORD, args=[1, 2])
+    await workflow.signal("unheard-of", "x")
+    await workflow.signal("tool_call", BLOCKED)
+    await session.flush()
+    await session.submit(RESULT, FAILURE)
+    await session.refresh_identity(AGENT.model_copy(update={"ttl_remaining_s": 900}))
+    with suppress(AffidavitError):
+        await session.refresh_identity(Agent(version="1", charter="triage", instance_uid="another"))
+    for _ in range(6):
+        await session.record(SAME)
+    assert (await session.submit(SAME)).breaker_open
+    await session.reset_breaker(by="operator", reason="it was no loop")
+    with suppress(AffidavitError):
+        await rig.open(session_id=session.session_id, mode="unsigned")
+    await rig.open(session_id=session.session_id)
+    await session.view()
+    await session.record(*({**CALL, "call_id": f"many-{number}"} for number in range(70)))
+    outcome = await session.close()
+    assert (outcome.status, outcome.rejected) == ("closed", 3)
+    return session
+
+
+async def cancelled(rig: Rig) -> SessionHandle:
+    """Cancelled with work under way."""
+    session = await rig.open(session_id="recorded-cancelled")
+    await session.record(REQUEST, RESPONSE, CALL)
+    await session.cancel()
+    assert (await session.result()).status == "cancelled"
+    return session
+
+
+async def empty(rig: Rig) -> SessionHandle:
+    """Closed with no steps."""
+    session = await rig.open(session_id="recorded-empty")
+    await session.close()
+    return session
+
+
+async def retried(rig: Rig) -> SessionHandle:
+    """Store, bus and embedder fail for a while; publishing and journaling are retried beside each other."""
+    outage = Outage(lambda: OSError(5, "Input/output error"))
+    down = TapStore(store_of(rig), before=lambda name: outage.strike() if "journal/" in name else None)
+    async with rig.worker(store=down, bus=TapBus(bus_of(rig), after=lambda _: outage.strike())):
+        opening = asyncio.create_task(rig.open(session_id="recorded-retried"))
+        await outage.met_times(2)
+        outage.end()
+        session = await opening
+        await session.record(CALL, RESPONSE)
+        await session.close()
+    return session
+
+
+async def quarantined(rig: Rig) -> SessionHandle:
+    """Its journal is spoilt while it runs; steps after that are counted."""
+    session = await rig.open(session_id="recorded-quarantined")
+    (rig.folder(session.session_id) / "journal/000000000001.ndjson").write_bytes(b"spoilt\n")
+    await session.record(CALL)
+    await session.flush()
+    await session.record(CALL)
+    assert (await session.close()).status == "quarantined"
+    return session
+
+
+async def bad_start(rig: Rig) -> SessionHandle:
+    """A start argument that cannot be read."""
+    handle = await rig.client.temporal.start_workflow(
+        "AgentSession", "no spec", id="recorded-bad-start", task_queue=rig.settings.task_queue
+    )
+    with suppress(WorkflowFailureError):
+        await handle.result()
+    return rig.client.handle("recorded-bad-start")
+
+
+WITH_A_WORKER: Final[tuple[Callable[[Rig], Awaitable[SessionHandle]], ...]] = (
+    every_kind,
+    cancelled,
+    empty,
+    quarantined,
+    bad_start,
+)
+
+
+async def save(rig: Rig, name: str, session: SessionHandle) -> None:
+    history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
+    # Who and where the recorder was is nobody's business, and no part of a replay.
+    text = re.sub(r'("identity": ")[^"]*', r"\1recorder", history.to_json())
+    text = re.sub(r'("stackTrace": ")(?:[^"\\]|\\.)*', r"\1", text)
+    document: dict[str, Any] = {"workflow_id": session.session_id, "history": json.loads(text)}
+    (HISTORIES / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    print(f"{name}: {len(history.events)} events")
+
+
+async def main() -> None:
+    HISTORIES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        server = await DevServer.start(log=Path(folder) / "server.log", headless=True)
+        try:
+            rig = await Rig.make(server.address, Path(folder) / "data")
+            async with rig.worker():
+                for scene in WITH_A_WORKER:
+                    await save(rig, scene.__name__, await scene(rig))
+            await save(rig, retried.__name__, await retried(rig))
+        finally:
+            await server.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
