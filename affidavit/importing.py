@@ -289,7 +289,8 @@ def _message(step: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _agent(step: Mapping[str, Any], where: str, announced: set[str]) -> list[dict[str, Any]]:
     left = _others(step, {"step_id", "timestamp", "source", "extra"})
-    calls = _calls(left.pop("tool_calls", []), where)
+    listed = left.pop("tool_calls", None)
+    calls = [] if listed is None else _calls(listed, where)
     own_call = _unannounced(step, calls, announced)
     announced.update(call["call_id"] for call in calls)
     if own_call is not None:
@@ -310,7 +311,7 @@ def _agent(step: Mapping[str, Any], where: str, announced: set[str]) -> list[dic
     ):
         if (value := _taken(left, key, adapter)) is not None:
             response[name] = value
-    if calls:
+    if listed is not None:
         response["tool_calls"] = calls
     if isinstance(left.get("metrics"), dict):
         response["usage"] = _usage(left.pop("metrics"))
