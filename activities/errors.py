@@ -11,25 +11,28 @@ from pathlib import PurePath
 from temporalio.exceptions import ApplicationError, FailureError
 
 from affidavit.evidence.text import printable
+from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, TransientError
 
-
-class IntegrityError(Exception):
-    """Evidence differs from what it must be; no retry mends it. The session is poisoned."""
+__all__ = [
+    "EvidenceStoreMismatch",
+    "IntegrityError",
+    "OpeningRefused",
+    "PermanentPublishError",
+    "TransientError",
+    "application_error",
+    "told_to_temporal",
+]
 
 
 class PermanentPublishError(Exception):
     """The bus will never take these records: unknown topic, too large, schema, authorisation."""
 
 
-class TransientError(Exception):
-    """A collaborator is out of order for now (busy, full, unreachable); the same call may succeed later."""
+class OpeningRefused(Exception):
+    """The store remembers an earlier life of the id, after which it is not opened (again)."""
 
 
-class EvidenceStoreMismatch(TransientError):
-    """This worker's store is not the session's. Another worker, or this one once mended, can do it."""
-
-
-_PERMANENT = (IntegrityError, PermanentPublishError)
+_PERMANENT = (IntegrityError, PermanentPublishError, OpeningRefused)
 _RETRYABLE = (EvidenceStoreMismatch, TransientError)
 
 
@@ -42,7 +45,7 @@ def application_error(error: Exception) -> ApplicationError:
     Returns:
         A failure whose `type` is the class name. `IntegrityError` and `PermanentPublishError` (and their
         subclasses, under the name of those two) are non-retryable, all else is retryable. Only the messages
-        of this module's own classes are repeated: another library's may quote a path, a host or a value.
+        of the product's own classes are repeated: another library's may quote a path, a host or a value.
     """
     for kind in (*_PERMANENT, *_RETRYABLE):
         if isinstance(error, kind):

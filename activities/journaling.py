@@ -10,8 +10,9 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from activities.composing import Session, compose
-from activities.errors import told_to_temporal
-from activities.sealed import Life, SealedEvidence, callers_life
+from activities.errors import OpeningRefused, told_to_temporal
+from activities.heartbeats import beating
+from activities.sealed import Life, SealedEvidence
 from affidavit import contract
 from affidavit.activity_api import (
     JournalRequest,
@@ -25,6 +26,8 @@ from affidavit.evidence.capture import read_reported
 from affidavit.evidence.chain import extend, genesis
 from affidavit.evidence.journal import JOURNAL_VERSION, domain_lifecycle, domain_metadata, domain_outcome
 from affidavit.evidence.layout import lifecycle_name, metadata_name, outcome_name
+
+REOPENABLE = ("closed", "cancelled")
 
 
 class JournalingActivity:
@@ -40,8 +43,9 @@ class JournalingActivity:
         Raises:
             ApplicationError: type IntegrityError, not retryable, if the generation exists and is another one.
         """
-        with told_to_temporal():
-            life = callers_life(request.generation)
+        with told_to_temporal(), beating():
+            life = self._evidence.callers_life(request)
+            self._check_earlier_lives(life, request.reopen)
             metadata = {
                 "journal_version": JOURNAL_VERSION,
                 "session_id": life.session_id,
@@ -74,15 +78,16 @@ class JournalingActivity:
         Raises:
             ApplicationError: type IntegrityError, not retryable, if another segment stands in its place.
         """
-        with told_to_temporal():
-            head = self._write(callers_life(request.generation), request, read_reported(steps.payload.data))
+        with told_to_temporal(), beating():
+            reported = read_reported(steps.payload.data)["steps"]
+            head = self._write(self._evidence.callers_life(request), request, reported)
             return JournalResult(head=head, count=request.entries[-1].sequence + 1)
 
     @activity.defn(name=contract.ACTIVITY_LIFECYCLE)
     def lifecycle(self, request: LifecycleRequest) -> None:
         """Write the events numbered after the chain, each an object of its own."""
-        with told_to_temporal():
-            life = callers_life(request.generation)
+        with told_to_temporal(), beating():
+            life = self._evidence.callers_life(request)
             session = Session(life.session_id, request.product_version, request.agent)
             for entry in request.entries:
                 entry.ttl_remaining_s = request.agent.ttl_remaining_s
@@ -97,14 +102,29 @@ class JournalingActivity:
     @activity.defn(name=contract.ACTIVITY_OUTCOME)
     def outcome(self, request: OutcomeRequest) -> None:
         """Seal the outcome: the memory of the session that outlives Temporal's."""
-        with told_to_temporal():
-            life = callers_life(request.generation)
+        with told_to_temporal(), beating():
+            life = self._evidence.callers_life(request)
             self._evidence.create(
                 outcome_name(life.session_id, life.generation),
                 domain_outcome(life.session_id, life.generation),
                 0,
                 request.outcome.model_dump(mode="json", exclude_none=True),
             )
+
+    def _check_earlier_lives(self, life: Life, reopen: bool) -> None:
+        """That an id which has lived before may live again: by what the store remembers, not Temporal (A4).
+
+        Raises:
+            OpeningRefused: it may not.
+        """
+        for generation in self._evidence.generations(life.session_id):
+            if generation == life.generation:
+                continue
+            if not reopen:
+                raise OpeningRefused("the session has ended; only reopen starts a fresh generation")
+            status = self._evidence.outcome_status(Life(life.session_id, generation))
+            if status not in REOPENABLE:
+                raise OpeningRefused(f"an earlier generation ended {status}; the id is not opened again")
 
     def _write(self, life: Life, request: JournalRequest, steps: list[dict[str, object]]) -> str:
         session = Session(life.session_id, request.product_version, request.agent, request.content)

@@ -9,13 +9,13 @@ from temporalio import activity
 
 from activities.buses.base import BusRecord, EventBus
 from activities.errors import EvidenceStoreMismatch, IntegrityError, TransientError, told_to_temporal
-from activities.stores.base import EvidenceStore, ObjectMissing, base_name
 from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import JournalRecord, domain_active, domain_lifecycle, open_envelope
 from affidavit.evidence.layout import journal_name, lifecycle_name
 from affidavit.evidence.text import printable
 from affidavit.publishing_api import PublishRequest, PublishResult
+from affidavit.stores.base import EvidenceStore, ObjectMissing, base_name
 
 RECORDS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 8 * 1024 * 1024

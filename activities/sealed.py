@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from temporalio import activity
 
-from activities.errors import IntegrityError
-from activities.stores.base import EvidenceStore, ObjectExists, ObjectMissing, base_name
+from activities.errors import EvidenceStoreMismatch, IntegrityError
+from affidavit.activity_api import Caller
 from affidavit.contract import SESSION_WORKFLOW
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.journal import JournalRecord, domain_active, open_envelope, seal
+from affidavit.evidence.journal import JournalRecord, domain_active, domain_outcome, open_envelope, seal
 from affidavit.evidence.layout import (
     CAPTURES,
     JOURNAL,
     captures_name,
     journal_name,
+    outcome_name,
     session_prefix,
 )
+from affidavit.evidence.scalars import session_stem
+from affidavit.stores.base import EvidenceStore, ObjectExists, ObjectMissing, base_name
+
+NOT_A_GENERATION = frozenset({"payloads"})
+"""Folders of a session that belong to all its lives: payloads that were kept out of the history."""
+
+FirstRunOf: TypeAlias = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +38,39 @@ class Life:
     generation: str
 
 
-def callers_life(generation: str) -> Life:
-    """The life of the session that called the running activity: its own by Temporal's word, whatever it asks for.
-
-    Raises:
-        IntegrityError: the caller is no session, or names a generation that is not its own.
-    """
-    info = activity.info()
-    if info.workflow_id is None or info.workflow_type != SESSION_WORKFLOW:
-        raise IntegrityError("only a session reaches its evidence")
-    # A session is one run, and that run is its generation. A reset run has an id of its own: it ends quarantined.
-    if generation != info.workflow_run_id:
-        raise IntegrityError("the generation is not the caller's own")
-    return Life(info.workflow_id, generation)
-
-
 class SealedEvidence:
     """Writes and reads enveloped objects. The first key seals; any of them opens (rotation)."""
 
-    def __init__(self, store: EvidenceStore, keys: Sequence[bytes]) -> None:
+    def __init__(self, store: EvidenceStore, keys: Sequence[bytes], first_run_of: FirstRunOf | None = None) -> None:
+        """`first_run_of`: asks Temporal for the first run of the chain that a run belongs to (workflow id, run id);
+        without it only sessions in their first run are served."""
         if not keys:
             raise ValueError("at least one journal key is needed")
         self.store = store
         self._keys = tuple(keys)
+        self._first_run_of = first_run_of
+
+    def callers_life(self, request: Caller) -> Life:
+        """The life of the session that called the running activity: by Temporal's word, whatever it asks for.
+
+        Raises:
+            IntegrityError: the caller is no session, was reset, or names a generation that is not its own.
+        """
+        info = activity.info()
+        if info.workflow_id is None or info.workflow_run_id is None or info.workflow_type != SESSION_WORKFLOW:
+            raise IntegrityError("only a session reaches its evidence")
+        if request.run_id != info.workflow_run_id:
+            # A reset makes a new run that takes up the history of an old one; the evidence would fork there.
+            raise IntegrityError("the session was reset; its capture cannot be continued")
+        if request.generation != info.workflow_run_id and (
+            self._first_run_of is None
+            or request.generation != self._first_run_of(info.workflow_id, info.workflow_run_id)
+        ):
+            raise IntegrityError("the generation is not the caller's own")
+        if request.store_id is not None and request.store_id != self.store.store_id:
+            # Another store, or a mount that went away: what is written there would be lost to the session.
+            raise EvidenceStoreMismatch("the session's evidence is in another store than this worker's")
+        return Life(info.workflow_id, request.generation)
 
     def create(self, name: str, domain: str, index: int, payload: Any) -> bool:
         """Create an envelope. True if it is new; False if an equal payload was there, under any key.
@@ -75,6 +93,21 @@ class SealedEvidence:
         """
         return self._open(self._bytes(name), domain, index, base_name(name))
 
+    def generations(self, session_id: str) -> list[str]:
+        """The lives of a session that the store knows of."""
+        names = [name.rpartition("/")[2] for name in self.store.folders(f"sessions/{session_stem(session_id)}")]
+        return [name for name in names if name not in NOT_A_GENERATION]
+
+    def outcome_status(self, life: Life) -> str:
+        """How a life ended, by its sealed outcome; "without an outcome" if it has none."""
+        name = outcome_name(life.session_id, life.generation)
+        try:
+            data = self.store.read(name)
+        except ObjectMissing:
+            return "without an outcome"
+        outcome = self._open(data, domain_outcome(life.session_id, life.generation), 0, base_name(name))
+        return str(outcome.get("status"))
+
     def create_segment(self, life: Life, first: int, payloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Create a journal segment, or adopt the one that stands there if it says the same.
 
@@ -91,7 +124,7 @@ class SealedEvidence:
         try:
             self.store.create(name, b"\n".join(lines) + b"\n")
         except ObjectExists as error:
-            standing = [record.model_dump() for record in self._records(life, first)]
+            standing = [record.model_dump() for record in self.segment(life, first)]
             if [_identity(payload) for payload in standing] != [_identity(payload) for payload in payloads]:
                 raise error
             return standing
@@ -112,9 +145,25 @@ class SealedEvidence:
             # Compared by name: a foreign file has no number, and is refused like one that stands elsewhere.
             if name != journal_name(life.session_id, life.generation, expected):
                 raise IntegrityError(f"journal segment {base_name(name)} where {expected} was expected")
-            records = self._records(life, expected)
+            records = self.segment(life, expected)
             yield expected, records
             expected += len(records)
+
+    def segment(self, life: Life, first: int) -> list[JournalRecord]:
+        """The records of the journal segment that starts at an index.
+
+        Raises:
+            IntegrityError: it is missing or altered.
+        """
+        domain = domain_active(life.session_id, life.generation)
+        records = []
+        for index, line in enumerate(self._lines(journal_name(life.session_id, life.generation, first)), first):
+            payload = self._open(line, domain, index, f"journal record {index}")
+            try:
+                records.append(JournalRecord.read(payload, index=index))
+            except EvidenceError as error:
+                raise IntegrityError(f"journal record {index}: {error}") from error
+        return records
 
     def captures(self, life: Life, first: int) -> list[bytes]:
         """The lines of one captures segment."""
@@ -133,17 +182,6 @@ class SealedEvidence:
         if missing := sorted(expected - set(standing)):
             raise IntegrityError(f"captures segment {base_name(missing[0])} is not in the evidence store")
 
-    def _records(self, life: Life, first: int) -> list[JournalRecord]:
-        domain = domain_active(life.session_id, life.generation)
-        records = []
-        for index, line in enumerate(self._lines(journal_name(life.session_id, life.generation, first)), first):
-            payload = self._open(line, domain, index, f"journal record {index}")
-            try:
-                records.append(JournalRecord.read(payload, index=index))
-            except EvidenceError as error:
-                raise IntegrityError(f"journal record {index}: {error}") from error
-        return records
-
     def _lines(self, name: str) -> list[bytes]:
         return self._bytes(name).removesuffix(b"\n").split(b"\n")
 
@@ -151,6 +189,7 @@ class SealedEvidence:
         try:
             return self.store.read(name)
         except ObjectMissing as error:
+            _ = self.store.store_id  # raises if it is the whole store that is away for now
             raise IntegrityError(f"{base_name(name)} is not in the evidence store") from error
 
     def _open(self, data: bytes, domain: str, index: int, what: str) -> Any:

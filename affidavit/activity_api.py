@@ -43,10 +43,25 @@ class Entry(Compact):
     attempt_terminal: bool | None = None
 
 
-class OpenRequest(Compact):
-    """The opening of a generation: its metadata, and the event with sequence 0."""
+class Caller(Compact):
+    """Which life of the session asks, and in which of its runs; the activity checks both (F10).
+
+    `run_id` is the id that the run was started with: a run that was reset has another one by then.
+    """
 
     generation: str
+    run_id: str = ""
+    store_id: str | None = None
+    """The store that holds the session; unknown only while it is opened."""
+
+
+class OpenRequest(Caller):
+    """The opening of a generation: its metadata, and the event with sequence 0.
+
+    `reopen`: the id may have lived before, if its last life ended closed.
+    """
+
+    reopen: bool = False
     mode: str
     content: str
     agent: Agent
@@ -64,10 +79,9 @@ class OpenResult(BaseModel):
     store_id: str
 
 
-class JournalRequest(Compact):
+class JournalRequest(Caller):
     """A batch: `entries` are numbered without a gap and continue `head` (hex)."""
 
-    generation: str
     content: str
     product_version: str
     agent: Agent
@@ -83,15 +97,22 @@ class JournalResult(BaseModel):
     adopted: bool = False
 
 
-class SealRequest(Compact):
-    """What the workflow believes of its session; the signer checks all of it against the journal."""
+class Claims(Caller):
+    """What the workflow believes of its session; whoever attests it checks all of it against the journal.
 
-    generation: str
+    `head` (hex) is the chain's after `count` events; `idle`: it closed itself, which no event records.
+    """
+
     head: str
     count: int
     totals: Totals
     stop_reason_id: int
     idle: bool = False
+
+
+class SealRequest(Claims):
+    """The end of a signed session: what its receipt will say."""
+
     receipt_id: str
     issued_at: int
 
@@ -103,17 +124,51 @@ class SealResult(BaseModel):
     receipt_sha256: str
 
 
-class LifecycleRequest(Compact):
+class TrajectoryRequest(Claims):
+    """The end of an unsigned session: its trajectory is written once, from what the journal and the captures hold."""
+
+
+class TrajectoryResult(BaseModel):
+    """The trajectory as stored: SHA-256 of its bytes, how many steps it has, and its length in bytes."""
+
+    trajectory_digest: str
+    step_count: int
+    size: int
+
+
+class PromoteRequest(Compact):
+    """Attest a session's trajectory afterwards. Ids and time are those of a receipt that is still to be made."""
+
+    session_id: str
+    generation: str
+    receipt_id: str
+    issued_at: int
+    event_uid: str
+
+
+class PromoteResult(Compact):
+    """The receipt that stands in the store, with the SHA-256 of its bytes.
+
+    `event_sequence` is the number of the event that announces it, None where the session itself has published it;
+    `event_stood`: the event was there already, so it may be on the bus. `store_id` names the store.
+    """
+
+    receipt: dict[str, Any]
+    receipt_sha256: str
+    event_sequence: int | None = None
+    event_stood: bool = False
+    store_id: str
+
+
+class LifecycleRequest(Caller):
     """Events numbered after the chain: receipt and closed, or quarantined."""
 
-    generation: str
     product_version: str
     agent: Agent
     entries: list[Entry]
 
 
-class OutcomeRequest(BaseModel):
+class OutcomeRequest(Caller):
     """The outcome to seal in the store, which outlives Temporal's memory of the session."""
 
-    generation: str
     outcome: SessionOutcome

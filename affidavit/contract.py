@@ -7,12 +7,14 @@ from here, so that a renamed constant is a type error and not a message nobody h
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from affidavit.evidence.canonical import digest
-from affidavit.fields import Count, Maybe, Name, Strict
+from affidavit.evidence.layout import check_generation
+from affidavit.evidence.scalars import check_session_id
+from affidavit.fields import AttemptId, Count, Maybe, Name, Strict
 from affidavit.steps import STEP_KINDS
 
 # -- wire names ---------------------------------------------------------------------------------------
@@ -27,10 +29,19 @@ def signing_queue(task_queue: str) -> str:
     return f"{task_queue}-signing"
 
 
+PROMOTION_WORKFLOW: Final = "TrajectoryPromotion"
+
+
+def promotion_id(session_id: str, generation: str) -> str:
+    """The workflow id of a promotion: one at a time for each life. No session has it, because no session id has `#`."""
+    return f"promote#{session_id}#{generation}"
+
+
 SIGNAL_RECORD: Final = "record"
 STEP_SIGNALS: Final = STEP_KINDS
 
 UPDATE_ATTACH: Final = "attach"
+UPDATE_ADMIT: Final = "admit"
 UPDATE_SUBMIT: Final = "submit"
 UPDATE_FLUSH: Final = "flush"
 UPDATE_CLOSE: Final = "close"
@@ -45,6 +56,8 @@ ACTIVITY_OPEN: Final = "open"
 ACTIVITY_JOURNAL: Final = "journal"
 ACTIVITY_PUBLISH: Final = "publish"
 ACTIVITY_SEAL: Final = "seal"
+ACTIVITY_TRAJECTORY: Final = "trajectory"
+ACTIVITY_PROMOTE: Final = "promote"
 ACTIVITY_LIFECYCLE: Final = "lifecycle"
 ACTIVITY_OUTCOME: Final = "outcome"
 
@@ -59,14 +72,41 @@ REFUSED_CLOSING: Final = "SessionClosing"
 REFUSED_ENDED: Final = "SessionEnded"
 REFUSED_INCOMPLETE: Final = "CaptureIncomplete"
 REFUSED_QUEUE_FULL: Final = "QueueFull"
+REFUSED_SLOTS_FULL: Final = "ResponseSlotsFull"
+REFUSED_LOOP: Final = "LoopDetected"
 REFUSED_BUSY: Final = "Busy"
+REFUSED_ROLLING_OVER: Final = "RollingOver"
+"""The run is being handed on; the same request is taken by the next one in a moment. Clients retry it."""
+REFUSED_UNKNOWN: Final = "SessionUnknown"
+"""The evidence store has no such session, or no such life of it."""
+REFUSED_NOT_ENDED: Final = "SessionNotEnded"
+REFUSED_NOTHING_TO_ATTEST: Final = "NothingToAttest"
+"""The session ended without evidence that anybody could sign."""
 FAILED_QUARANTINED: Final = "SessionQuarantined"
 FAILED_OPEN: Final = "SessionNotOpened"
+FAILED_NO_STEPS: Final = "NoCapturedSteps"
+"""Of the trajectory activity: the session has nothing that is a step of a trajectory (F3)."""
 
 # -- limits -------------------------------------------------------------------------------------------
 
 MESSAGE_BYTES: Final = 1_500_000
 """A message as encoded, at most; Temporal takes 2 MB in one payload."""
+
+STORED_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""The same where client and workers share an evidence store that takes big payloads out of the history."""
+
+MESSAGE_VALUES: Final = 100_000
+"""Values in a message over `MESSAGE_BYTES`, at most: time to read it goes by them, not by bytes of text."""
+
+OFFLOAD_BYTES: Final = 256 * 1024
+"""A payload over this size is kept in the shared evidence store instead of the history."""
+
+SPEC_BYTES: Final = 128 * 1024
+SPEC_NESTING: Final = 64
+"""A spec is read again for everybody who attaches, and its registration stands inside the metadata."""
+
+READ_AT_ONCE_BYTES: Final = 64 * 1024
+"""A submission up to this size is read, and refused, before it is accepted; a larger one when its turn comes."""
 
 RECORD_STEPS: Final = 1024
 """Steps in one message, at most: a workflow has two seconds to read it, on any machine."""
@@ -81,6 +121,13 @@ NESTING: Final = 512
 
 SKEW_MS: Final = 5 * 60 * 1000
 REFUSED_EVENT_INTERVAL_MS: Final = 1000
+
+ROLLOVER_SIGNALS: Final = 8_000
+ROLLOVER_UPDATES: Final = 1_500
+"""Temporal ends a run at 10 000 signals and 2 000 updates; a session hands itself on before."""
+ROLLOVER_WAIT_S: Final = 10
+HANDED_ON_BYTES: Final = 1_000_000
+"""Bytes of waiting messages that a run can hand to the next one."""
 
 
 # -- registration -------------------------------------------------------------------------------------
@@ -149,6 +196,8 @@ class SessionSpec(Strict):
     originator: Maybe[Name] = None
     wake_target: Maybe[Name] = None
     external_ref: Maybe[Name] = None
+    reopen: bool = False
+    """Start a fresh generation of an id whose last one ended `closed`; not part of the registration."""
     event_types: Maybe[dict[str, Any]] = None
     model_name: Maybe[Name] = None
     tool_definitions: Maybe[list[Any]] = None
@@ -164,6 +213,7 @@ class SessionSpec(Strict):
         """Every default written out, absent optionals omitted, the volatile lifetime removed (design.md 3)."""
         form = self.model_dump(mode="json", exclude_none=True)
         form["agent"].pop("ttl_remaining_s", None)
+        form.pop("reopen")
         return form
 
 
@@ -174,6 +224,23 @@ def registration_hash(registration: dict[str, Any]) -> str:
         CanonicalError: a free value of the spec (`trajectory_extra`, …) is none that JSON carries exactly.
     """
     return digest(registration)
+
+
+class PromotionRequest(Strict):
+    """Start argument of a promotion: which life of which session."""
+
+    session_id: Annotated[str, AfterValidator(check_session_id)]
+    generation: Annotated[str, AfterValidator(check_generation)]
+
+
+class PromotionResult(BaseModel):
+    """Result of a promotion. `published`: the event that announces the receipt is on the bus."""
+
+    session_id: str
+    generation: str
+    receipt: dict[str, Any]
+    receipt_sha256: str
+    published: bool
 
 
 # -- answers of updates and queries -------------------------------------------------------------------
@@ -211,13 +278,33 @@ class Refusal(BaseModel):
 class SubmitResult(BaseModel):
     """Where submitted steps stand in the journal, and what the breaker said of the last response."""
 
-    first_sequence: int
-    last_sequence: int
+    first_sequence: int | None
+    last_sequence: int | None
     chain_head: str
     event_count: int
-    rejected: int = 0
+    repeated: int = 0
+    """Steps that had been reported before, by their producer's number; they have no sequence here."""
     breaker_open: bool = False
     verdict: Literal["progressing", "suspicious", "tripped", "not_assessed"] | None = None
+
+
+class AdmitRequest(Strict):
+    """Ask before a model is called. `attempt_id` names the attempt that its answer will close; one is made if
+    it is left out. `agent` is checked against the session's identity where it is given."""
+
+    attempt_id: Maybe[AttemptId] = None
+    agent: Maybe[Agent] = None
+
+
+class AdmitResult(BaseModel):
+    """Whether the model may be called. `flagged`: the breaker is open and only observes. `message`: a system
+    message to put before the next request, where the breaker injects one."""
+
+    accepted: bool
+    attempt_id: str | None = None
+    flagged: bool = False
+    message: str | None = None
+    refused: Refusal | None = None
 
 
 class FlushResult(BaseModel):
@@ -289,8 +376,11 @@ class SessionView(BaseModel):
     breaker_tokens: int
     rejected: int
     repeated: int
+    unverified: int = 0
     late_steps: int
     unprocessed: int
+    open_attempts: int = 0
+    runs: int = 1
     poisoned: str | None = None
     stalled: Stalled | None = None
     recent: list[EventSummary] = []
@@ -317,8 +407,10 @@ class SessionOutcome(BaseModel):
     trajectory_digest: str | None = None
     rejected: int = 0
     repeated: int = 0
+    unverified: int = 0
     late_steps: int = 0
     unprocessed: int = 0
+    unprocessed_sha256: str | None = None
     published: bool
 
 

@@ -11,12 +11,20 @@ from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 
+from affidavit.offloading import IN_PROCESS, offloading_converter
+from affidavit.stores.base import EvidenceStore
+
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def data_converter() -> DataConverter:
-    """The converter that both sides of the wire use."""
-    return pydantic_data_converter
+def data_converter(store: EvidenceStore | None = None) -> DataConverter:
+    """The converter that both sides of the wire use.
+
+    Args:
+        store: the evidence store that takes payloads over 256 KiB out of the history. A worker must have one; a client
+            shares its workers', or does without and reports nothing that is larger than Temporal takes.
+    """
+    return pydantic_data_converter if store is None else offloading_converter(store)
 
 
 def encode_json(value: Any) -> bytes:
@@ -37,3 +45,8 @@ def encode_json(value: Any) -> bytes:
 def raw_json(data: bytes) -> RawValue:
     """JSON text as an argument that goes over the wire as it is."""
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
+
+
+def local_json(data: bytes) -> RawValue:
+    """The same for a local activity, whose input goes nowhere: it is not kept in the store either."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain", IN_PROCESS: b"true"}, data=data))

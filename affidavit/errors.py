@@ -28,8 +28,12 @@ class MessageTooLarge(AffidavitError, ValueError):
     """A message over the limit; nothing was sent. The text gives its size in bytes."""
 
 
+class SessionStalled(AffidavitError):
+    """The session takes nothing more for now: its run is full because the store has been away. Retry later."""
+
+
 class SessionNotFound(AffidavitError):
-    """Temporal knows no session of this id."""
+    """Temporal knows no session of this id, or it has ended."""
 
 
 class SessionFailed(AffidavitError):

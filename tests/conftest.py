@@ -17,6 +17,8 @@ from tests.support.rig import Rig
 from workers.devserver import DevServer
 
 TEST_LIMIT_S = 90.0
+CLEAN_UP_S = 20.0
+"""What a test with a `timeout` marker of its own keeps for its fixtures."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,13 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every asynchronous test a limit, so that one which waits for ever fails, and cleans up after itself."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            item.obj = _limited(item.obj)
+            marker = item.get_closest_marker("timeout")
+            item.obj = _limited(item.obj, TEST_LIMIT_S if marker is None else float(marker.args[0]) - CLEAN_UP_S)
 
 
-def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _limited(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def limited(*args: object, **kwargs: object) -> None:
-        async with asyncio.timeout(TEST_LIMIT_S):
+        async with asyncio.timeout(limit_s):
             await test(*args, **kwargs)
 
     return limited

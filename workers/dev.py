@@ -19,16 +19,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from affidavit.client import SessionClient
-from affidavit.evidence.keys import generate
-from workers.__main__ import CONFIGURATION_ERRORS, run_until, stop_on_signals
-from workers.devserver import DevServer, DevServerError
+from temporalio.client import Client
+
+from affidavit.converter import data_converter
+from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
+from affidavit.exiting import leave
+from affidavit.stores.local import DirectoryStore
+from workers.devserver import DevServer, DevServerError, check_free, find_server
+from workers.running import CONFIGURATION_ERRORS, run_until, stop_on_signals, worded
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
 
 
 class DataDirError(Exception):
     """The data folder cannot be used; one line."""
+
+
+class DataDirInUse(DataDirError):
+    """Another process holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +76,28 @@ class DataDir:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise DataDirError(f"data folder {self.root.name} is in use by another process") from None
+                raise DataDirInUse(f"data folder {self.root.name} is in use by another process") from None
             yield
 
     def settings(self) -> WorkerSettings:
-        """Settings of the embedded worker; keys are made on first use."""
-        if not self.keys.exists():
+        """Settings of the embedded worker, whatever secrets and roles the environment names for another one.
+
+        Keys are made on first use; public keys that are gone are made again from the seed.
+        """
+        seed, journal_key, public = (self.keys / name for name in (SEED_FILE, JOURNAL_KEY_FILE, PUBLIC_FILE))
+        if not seed.exists() and not journal_key.exists():
             generate(self.keys)
+        elif not public.exists():
+            write_public_keys(seed, public)
         return WorkerSettings(
+            roles=("session", "signing"),
             store=self.evidence,
             bus=self.bus,
-            journal_key_files=(self.keys / "journal.key",),
-            signing_seed_file=self.keys / "signing.seed",
-            public_keys=self.keys / "public.json",
+            journal_key=None,
+            journal_key_files=(journal_key,),
+            signing_seed=None,
+            signing_seed_file=seed,
+            public_keys=public,
         )
 
 
@@ -104,16 +121,25 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
     stop = stop_on_signals()
     watcher = asyncio.create_task(_closed(stop))
     with data.held():
+        # What may fail comes before anything is made.
+        find_server()
+        for each in (port, ui_port):
+            if each is not None:
+                check_free(each)
         settings = data.settings()
         server = await DevServer.start(
             log=data.root / "server.log", database=data.root / "temporal.db", port=port, ui_port=ui_port
         )
         try:
-            client = await SessionClient.connect(address=server.address, namespace=server.namespace)
-            workers = build_worker(client.temporal, settings)
+            store = DirectoryStore(settings.store)
+            temporal = await Client.connect(
+                server.address, namespace=server.namespace, data_converter=data_converter(store)
+            )
+            workers = build_worker(temporal, settings, store=store)
             ready = {
                 "address": server.address,
                 "namespace": server.namespace,
+                "task_queue": settings.task_queue,
                 "ui": server.ui,
                 "data_dir": str(data.root),
                 "keys_dir": str(data.keys),
@@ -127,7 +153,10 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 with a JSON line `{"error": …}` if it could not start."""
+    """Exit code 0 after a signal, 1 with a JSON line `{"error": …, "unusable": …}` if it could not start.
+
+    `unusable` is true where keys, settings or the data folder have to be mended first.
+    """
     parser = argparse.ArgumentParser(prog="python -m workers.dev", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int)
@@ -138,14 +167,14 @@ def main() -> int:
         with contextlib.suppress(FileNotFoundError):
             logging.basicConfig(filename=data.root / "worker.log", level=logging.INFO)
         asyncio.run(run(data, port=arguments.port, ui_port=arguments.ui_port))
-    except (DevServerError, DataDirError, *CONFIGURATION_ERRORS) as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+    except (DevServerError, DataDirInUse) as error:
+        print(json.dumps({"error": str(error), "unusable": False}), flush=True)
         return 1
-    except OSError as error:
-        print(json.dumps({"error": error.strerror or str(error)}), flush=True)
+    except (DataDirError, *CONFIGURATION_ERRORS, OSError) as error:
+        print(json.dumps({"error": worded(error), "unusable": True}), flush=True)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

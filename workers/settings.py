@@ -47,6 +47,14 @@ class WorkerSettings(BaseSettings):
     threads: int = Field(default=16, ge=2, le=500)
     max_cached_workflows: int = Field(default=1000, ge=0)
 
+    @field_validator("store", "bus", "signing_seed_file", "public_keys", mode="before")
+    @classmethod
+    def _not_empty(cls, value: object) -> object:
+        # An empty path would be the working directory.
+        if value == "":
+            raise ValueError("is set, but empty")
+        return value
+
     @field_validator("roles", mode="before")
     @classmethod
     def _split_roles(cls, value: object) -> object:
@@ -64,7 +72,7 @@ class WorkerSettings(BaseSettings):
             SettingsError: there is none.
             KeyFileError: a file is missing, a link, or readable by others.
         """
-        keys = [read_secret_file(path) for path in self.journal_key_files]
+        keys = [read_secret_file(path, setting="AFFIDAVIT_JOURNAL_KEY_FILES") for path in self.journal_key_files]
         if self.journal_key is not None:
             keys.append(decode_secret(self.journal_key.get_secret_value(), name="AFFIDAVIT_JOURNAL_KEY"))
         if not keys:
@@ -79,7 +87,7 @@ class WorkerSettings(BaseSettings):
             KeyFileError: as above.
         """
         if self.signing_seed_file is not None:
-            return Signer.from_file(self.signing_seed_file)
+            return Signer.from_file(self.signing_seed_file, setting="AFFIDAVIT_SIGNING_SEED_FILE")
         if self.signing_seed is not None:
             return Signer(decode_secret(self.signing_seed.get_secret_value(), name="AFFIDAVIT_SIGNING_SEED"))
         raise SettingsError(

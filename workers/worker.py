@@ -17,21 +17,30 @@ from activities.buses.base import EventBus
 from activities.buses.sqlite import SqliteBus
 from activities.embedders import HashEmbedder
 from activities.embedding import Embedder, EmbeddingActivity
+from activities.inputs import LostInputs
 from activities.journaling import JournalingActivity
+from activities.promotion import PromotionActivity
 from activities.publishing import PublishingActivity
+from activities.receipts import Receipts
 from activities.sealed import SealedEvidence
 from activities.signing import SigningActivity
-from activities.stores.base import EvidenceStore, ObjectExists
-from activities.stores.local import DirectoryStore
+from activities.trajectory import TrajectoryActivity
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import PUBLIC_KEYS
+from affidavit.stores.base import EvidenceStore, ObjectExists
+from affidavit.stores.local import DirectoryStore
 from workers.settings import SettingsError, WorkerSettings
+from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
 PASSED_THROUGH = ("affidavit", "pydantic", "pydantic_core", "rfc8785", "workflows")
 """Modules that the sandbox does not load anew for each run: deterministic, and dear to import."""
+
+
+FIRST_RUNS_KEPT = 10_000
+ANSWER_LIMIT_S = 5.0
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
@@ -71,6 +80,28 @@ class Workers:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+class FirstRuns:
+    """Asks Temporal for the first run of a chain of runs, from an activity's thread; an answer never changes."""
+
+    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._loop = loop
+        self._known: dict[tuple[str, str], str] = {}
+
+    def __call__(self, workflow_id: str, run_id: str) -> str:
+        """The run id; raises what the client raises, which may be tried again."""
+        key = (workflow_id, run_id)
+        if key not in self._known:
+            if len(self._known) >= FIRST_RUNS_KEPT:
+                self._known.clear()
+            self._known[key] = asyncio.run_coroutine_threadsafe(self._ask(*key), self._loop).result(ANSWER_LIMIT_S)
+        return self._known[key]
+
+    async def _ask(self, workflow_id: str, run_id: str) -> str:
+        described = await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+        return described.raw_description.workflow_execution_info.first_run_id
+
+
 def build_worker(
     client: Client,
     settings: WorkerSettings,
@@ -82,16 +113,20 @@ def build_worker(
     """Wire the workers that the settings ask for; nothing runs yet.
 
     Args:
-        client: connected, with the product's data converter.
+        client: connected with `data_converter(store)` on the same store: big payloads of its sessions are there.
         settings: from the environment, or made by hand.
         store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
 
     Raises:
-        SettingsError, KeyFileError, KeyringError, BusLogError, OSError: something it needs is not in order.
+        SettingsError, KeyFileError, KeyringError, BusLogError, IntegrityError, OSError: something it needs is not in
+            order.
+        ValueError: the client's converter has no store.
     """
+    if client.data_converter.external_storage is None:
+        raise ValueError("a worker's client needs a data converter with the evidence store")
     keys = settings.read_journal_keys()
     store = store or DirectoryStore(settings.store)
-    evidence = SealedEvidence(store, keys)
+    evidence = SealedEvidence(store, keys, FirstRuns(client, asyncio.get_running_loop()))
     executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
     workers: list[Worker] = []
     closers: list[Callable[[], Awaitable[None]]] = []
@@ -105,15 +140,18 @@ def build_worker(
             journaling.journal,
             journaling.lifecycle,
             journaling.outcome,
+            TrajectoryActivity(evidence).write,
             PublishingActivity(store, bus, keys).publish,
         ]
-        workers.append(_worker(client, settings, settings.task_queue, executor, activities, [AgentSession]))
+        workflows = [AgentSession, TrajectoryPromotion]
+        workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows))
     if "signing" in settings.roles:
         signer = settings.read_signer()
         ring = settings.read_keyring(signer)
         _publish_keyring(store, ring, signer)
-        signing = SigningActivity(evidence, signer, Keyring.parse(ring))
-        workers.append(_worker(client, settings, signing_queue(settings.task_queue), executor, [signing.seal], []))
+        receipts = Receipts(store, signer, Keyring.parse(ring))
+        activities = [SigningActivity(evidence, receipts).seal, PromotionActivity(evidence, receipts).promote]
+        workers.append(_worker(client, settings, signing_queue(settings.task_queue), executor, activities, []))
     return Workers(workers, executor, closers)
 
 
@@ -130,6 +168,7 @@ def _worker(
         task_queue=task_queue,
         activities=activities,
         workflows=workflows,
+        interceptors=[LostInputs()],
         activity_executor=executor,
         workflow_runner=workflow_runner(),
         max_concurrent_activities=settings.threads,

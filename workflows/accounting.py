@@ -69,6 +69,8 @@ def _caption(reason: StopReason) -> Stop:
 _OWN_ROWS: Final = {
     "opened": (SESSION, SUCCESS),
     "message_rejected": (SESSION, FAILURE),
+    "producer_conflict": (SESSION, FAILURE),
+    "producer_gap": (SESSION, SUCCESS),
     "cancel_requested": (SESSION, SUCCESS),
     "breaker_reset": (SESSION, SUCCESS),
     "identity_refreshed": (IDENTITY, SUCCESS),

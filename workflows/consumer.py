@@ -1,76 +1,94 @@
-"""The two tasks behind a session: the loop that journals and seals, and the publisher beside it."""
+"""The two tasks behind a session: the loop that journals, and the publisher beside it.
+
+Both can be handed on to the next run at any moment: what was decided stands in the state before it is tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from affidavit.activity_api import (
-    Entry,
-    JournalRequest,
-    LifecycleRequest,
-    OpenRequest,
-    OutcomeRequest,
-    SealRequest,
-    SealResult,
-)
+from affidavit.activity_api import JournalRequest, OpenRequest
 from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
-from affidavit.evidence.stops import StopReason, caption
-from affidavit.evidence.totals import Totals, final_stop_reason
 from affidavit.publishing_api import PublishRequest
 from workflows import presenting, stages
-from workflows.accounting import own_row
 from workflows.decide import Decision, assessable, decide
+from workflows.ending import Ender
 from workflows.inbox import Inbox, Item
+from workflows.messages import record_texts
 from workflows.registration import Registration
-from workflows.state import SessionState
-
-Status = Literal["closed", "cancelled", "quarantined", "abandoned"]
+from workflows.state import Pending, SessionState
 
 
 class Consumer:
     """Owns the ledger: nothing else numbers, journals or ends a session.
 
     `processed` counts tickets that are journaled or given up, -1 until it is known whether the session opens;
-    `sealing` is set once the chain is complete;
-    `working` names the stage under way and since when (epoch milliseconds), for the view.
+    `sealing` is set once the chain is complete; `working` names the stages under way and since when (epoch
+    milliseconds), for the view; `publishing` is the last event of a publish in flight, -1 if there is none;
+    `unpublishable`: the bus has refused an event for good.
+
+    While `rolling`, no batch is begun that nobody waits for, and the loop is `parked` once it stands still. While
+    `deciding`, a batch stands neither in the inbox nor in the state: the run cannot be handed on.
     """
 
-    def __init__(self, registration: Registration, state: SessionState, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        registration: Registration,
+        state: SessionState,
+        inbox: Inbox,
+        awaited: Callable[[], bool],
+        pending_steps: bytes = b"",
+    ) -> None:
+        """`awaited`: whether an update waits for something to be processed. `pending_steps`: of `state.pending`."""
         self._registration = registration
         self._spec = registration.spec
         self._state = state
         self._inbox = inbox
-        self.processed = -1
-        self.sealing = False
+        self._awaited = awaited
+        self.pending_steps = pending_steps
+        self._ender = Ender(registration, state, self._stage, self._publish_range)
+        self.processed = 0 if state.opened else -1
+        self.sealing = state.ending is not None
         self.outcome: SessionOutcome | None = None
         self.working: dict[str, int] = {}
+        self.publishing = -1
+        self.unpublishable = False
+        self.rolling = False
+        self.parked = False
+        self.deciding = False
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
-        if not await self._open():
+        state = self._state
+        if state.pending is None and not state.opened:
+            self._prepare_opening()
+        if state.pending is not None:
+            await self._write_pending()
+        if not state.opened:
             self.sealing = True
-            self._give_up(self._inbox.drain())
-            self.outcome = self._outcome("quarantined", published=False)
+            self._give_up_all()
+            self.outcome = self._ender.unopened()
             self.processed = self._inbox.arrived
             return self.outcome
-        self.processed = 0
-        while True:
-            await workflow.wait_condition(lambda: self._inbox.depth > 0 or self._state.closing)
-            batch = self._inbox.cut()
-            if batch:
+        self.processed = self._inbox.first_ticket
+        presenting.show(self._registration, state, None)
+        while not self.sealing:
+            await self._until_ready()
+            if state.poisoned is not None:
+                self._give_up_all()
+            elif batch := self._inbox.cut():
                 await self._process(batch)
-                self.processed = self._inbox.first_ticket
-            elif await self._drained():
-                break
-        self.sealing = True
-        self.outcome = await self._end()
-        presenting.show(self._registration, self._state, self.outcome)
+            self.processed = self._inbox.first_ticket
+            if state.closing and self._inbox.empty and await self._drained():
+                self.sealing = True
+        self.outcome = await self._ender.end()
+        self.processed = self._inbox.arrived
+        presenting.show(self._registration, state, self.outcome)
         return self.outcome
 
     async def publish(self) -> None:
@@ -78,20 +96,23 @@ class Consumer:
         state = self._state
         while True:
             await workflow.wait_condition(
-                lambda: state.published < state.ledger.count or self.sealing or state.poisoned is not None
+                lambda: not self.rolling and (state.published < state.ledger.count or self.sealing)
             )
-            if state.published >= state.ledger.count or state.poisoned is not None:
+            if state.published >= state.ledger.count:
                 return
             try:
                 last = await self._publish_range(state.published, state.ledger.count - 1)
             except ActivityError as error:
                 state.poison(f"publishing: {stages.reason_of(error)}")
+                state.in_doubt_through = max(state.in_doubt_through, self.publishing)
+                self.publishing = -1
+                self.unpublishable = True
                 return
             state.published = last + 1
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    async def _open(self) -> bool:
+    def _prepare_opening(self) -> None:
         registration, state = self._registration, self._state
         payload = {
             "mode": self._spec.mode,
@@ -99,10 +120,10 @@ class Consumer:
             "generation": state.generation,
             "registration_sha256": registration.sha256,
         }
-        opening = Item("opened", self._now_ms(), payload=payload)
-        decision = self._decide([opening], {})
+        decision = self._decide([Item("opened", self._now_ms(), payload=payload)], {})
         request = OpenRequest(
             generation=state.generation,
+            reopen=self._spec.reopen,
             mode=self._spec.mode,
             content=self._spec.content,
             agent=self._spec.agent,
@@ -112,32 +133,73 @@ class Consumer:
             registration_sha256=registration.sha256,
             entry=decision.entries[0],
         )
-        with self._stage("open"):
-            try:
-                result = await stages.open_session(request)
-            except ActivityError as error:
-                state.poison(f"opening: {stages.reason_of(error)}")
-                return False
-        self._commit(decision, result.head)
-        state.store_id = result.store_id
-        state.opened = True
-        return True
+        state.pending = Pending(request=request, ledger=decision.ledger)
 
     # -- batches ---------------------------------------------------------------------------------------
 
+    async def _until_ready(self) -> None:
+        """Wait for something to do; while the run is handed on, only for what an update waits for."""
+
+        def ready() -> bool:
+            if self.rolling and not self._awaited():
+                return False
+            return not self._inbox.empty or self._state.closing
+
+        if not ready():
+            self.parked = True
+            await workflow.wait_condition(ready)
+            self.parked = False
+
     async def _process(self, batch: list[Item]) -> None:
-        if self._state.poisoned is not None:
-            self._give_up(batch)
-            return
+        self.deciding = True
         assessments = await self._assess(batch)
         decision = self._decide(batch, assessments)
-        if decision.entries:
-            await self._journal(decision)
-        if self._state.poisoned is not None:
-            self._give_up(batch)
-        elif decision.overflow is not None:
-            self._state.poison(f"overflow of {decision.overflow}")
+        self.deciding = False
+        if decision.fault is not None:
+            # Before the write is awaited: a run that is handed on meanwhile must not forget it.
+            self._state.poison(decision.fault)
             self._give_up(decision.left)
+        if decision.entries:
+            request = JournalRequest(
+                generation=self._state.generation,
+                store_id=self._state.store_id,
+                content=self._spec.content,
+                product_version=self._state.product_version,
+                agent=self._spec.agent,
+                head=self._state.ledger.head,
+                entries=decision.entries,
+            )
+            self._state.pending = Pending(request=request, ledger=decision.ledger)
+            # In the client's own form: a big step that came alone is then one payload of the store, not two (B9).
+            self.pending_steps = ('{"steps":[' + ",".join(decision.steps) + "]}").encode("utf-8")
+            if not await self._write_pending():
+                for item in batch:
+                    item.sequence = -1
+
+    async def _write_pending(self) -> bool:
+        """Journal the batch that was decided. True if it became the ledger; else the session is poisoned."""
+        state, pending = self._state, self._state.pending
+        assert pending is not None
+        opening = isinstance(pending.request, OpenRequest)
+        with self._stage("open" if opening else "journal"):
+            try:
+                if isinstance(pending.request, OpenRequest):
+                    opened = await stages.open_session(pending.request)
+                    state.store_id, head = opened.store_id, opened.head
+                else:
+                    head = (await stages.journal(pending.request, self.pending_steps)).head
+            except ActivityError as error:
+                state.poison(f"{'opening' if opening else 'journaling'}: {stages.reason_of(error)}")
+                self._give_up_pending(pending)
+                return False
+        state.pending, self.pending_steps = None, b""
+        state.ledger = pending.ledger
+        state.ledger.head = head
+        state.opened = True
+        if state.ledger.aborted:
+            state.close()
+        presenting.show(self._registration, state, None)
+        return True
 
     async def _assess(self, batch: list[Item]) -> dict[int, Assessment]:
         places = [place for place, item in enumerate(batch) if assessable(item)]
@@ -151,135 +213,76 @@ class Consumer:
         return dict(zip(places, result.assessments, strict=True))
 
     def _decide(self, items: list[Item], assessments: dict[int, Assessment]) -> Decision:
-        return decide(self._state.ledger, self._spec, items, assessments, lambda: str(workflow.uuid7()))
+        state = self._state
+        return decide(state.ledger, self._spec, items, assessments, state.attempts, lambda: str(workflow.uuid7()))
 
-    async def _journal(self, decision: Decision) -> None:
-        request = JournalRequest(
-            generation=self._state.generation,
-            content=self._spec.content,
-            product_version=self._state.product_version,
-            agent=self._spec.agent,
-            head=self._state.ledger.head,
-            entries=decision.entries,
-        )
-        steps = ("[" + ",".join(decision.steps) + "]").encode("utf-8")
-        with self._stage("journal"):
-            try:
-                result = await stages.journal(request, steps)
-            except ActivityError as error:
-                self._state.poison(f"journaling: {stages.reason_of(error)}")
-                return
-        self._commit(decision, result.head)
-
-    def _commit(self, decision: Decision, head: str) -> None:
-        decision.ledger.head = head
-        self._state.ledger = decision.ledger
-        presenting.show(self._registration, self._state, None)
+    # -- giving up -------------------------------------------------------------------------------------
 
     def _give_up(self, items: Sequence[Item]) -> None:
         for item in items:
             item.sequence = -1
-            self._state.unprocessed += item.step is not None
+            self._state.give_up(int(item.step is not None), item.text.encode("utf-8"))
 
-    # -- the end ---------------------------------------------------------------------------------------
+    def _give_up_pending(self, pending: Pending) -> None:
+        # By its texts: the items may have gone with an earlier run.
+        if isinstance(pending.request, JournalRequest):
+            texts = record_texts(self.pending_steps)
+            for entry in pending.request.entries:
+                text = "" if entry.step is None else texts[entry.step]
+                self._state.give_up(int(entry.step is not None), text.encode("utf-8"))
+        self._state.pending, self.pending_steps = None, b""
+
+    def _give_up_all(self) -> None:
+        """Count what waits without reading it: there may be much of it, and no time."""
+        for steps, data, item in self._inbox.discard():
+            if item is not None:
+                item.sequence = -1
+            self._state.give_up(steps, data)
+
+    # -- draining --------------------------------------------------------------------------------------
 
     async def _drained(self) -> bool:
-        """Wait for the publisher; False if something arrived meanwhile (a cancel is an event of the chain)."""
+        """Whether the chain is complete: nothing waits, no attempt is open, gaps are told, everything is out.
+
+        False if something came or is to be done first; then the loop goes round once more.
+        """
         state = self._state
+        if state.poisoned is not None:
+            # What is journaled goes out before the last word on it, unless the bus has refused it for good.
+            await workflow.wait_condition(
+                lambda: not self._inbox.empty or self.unpublishable or state.published == state.ledger.count
+            )
+            return self._inbox.empty
+        if state.attempts.open:
+            await self._wait_for_attempts()
+            return False
+        if last_words := self._last_words():
+            self._inbox.put(last_words)
+            return False
         await workflow.wait_condition(
-            lambda: self._inbox.depth > 0 or state.poisoned is not None or state.published == state.ledger.count
+            lambda: not self._inbox.empty or state.poisoned is not None or state.published == state.ledger.count
         )
-        return self._inbox.depth == 0
+        return self._inbox.empty
 
-    async def _end(self) -> SessionOutcome:
-        if self._state.poisoned is None:
-            sealed = await self._seal()
-            if sealed is not None:
-                return await self._close(sealed)
-        return await self._quarantine()
+    async def _wait_for_attempts(self) -> None:
+        """Let open attempts end within the drain timeout; one that does not makes the capture incomplete (C4)."""
+        state = self._state
+        deadline = state.closing_since_ms + self._spec.limits.drain_timeout_s * 1000
+        try:
+            await workflow.wait_condition(
+                lambda: not self._inbox.empty or state.poisoned is not None,
+                timeout=max(deadline - self._now_ms(), 0) / 1000,
+            )
+        except TimeoutError:
+            state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")
 
-    async def _seal(self) -> SealResult | None:
-        ledger = self._state.ledger
-        request = SealRequest(
-            generation=self._state.generation,
-            head=ledger.head,
-            count=ledger.count,
-            totals=ledger.totals,
-            stop_reason_id=self._stop_reason(),
-            receipt_id=str(workflow.uuid7()),
-            issued_at=self._now_ms(),
-        )
-        with self._stage("seal"):
-            try:
-                return await stages.seal(request)
-            except ActivityError as error:
-                self._state.poison(f"sealing: {stages.reason_of(error)}")
-                return None
+    def _last_words(self) -> list[Item]:
+        """What is only known at the end: gaps that stayed open, and refusals that were not told yet."""
+        state, now = self._state, self._now_ms()
+        items = [gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.overdue(now)]
+        return items + [Item("refused", now, payload=payload) for payload in state.refusals.rest()]
 
-    async def _close(self, sealed: SealResult) -> SessionOutcome:
-        status: Literal["closed", "cancelled"] = "cancelled" if self._state.cancelled else "closed"
-        ledger, receipt = self._state.ledger, sealed.receipt
-        announced = {key: receipt[key] for key in ("receipt_id", "key_id", "subject")}
-        closed = {
-            "mode": self._spec.mode,
-            "outcome": status,
-            "chain_head": ledger.head,
-            "event_count": ledger.count,
-        }
-        outcome = self._outcome(status, published=True)
-        outcome.receipt_id = receipt["receipt_id"]
-        outcome.key_id = receipt["key_id"]
-        outcome.receipt = receipt
-        outcome.receipt_sha256 = sealed.receipt_sha256
-        await self._conclude([("receipt", {**announced, "receipt": receipt}), ("closed", closed)], outcome)
-        return outcome
-
-    async def _quarantine(self) -> SessionOutcome:
-        ledger = self._state.ledger
-        self._give_up(self._inbox.drain())
-        outcome = self._outcome("quarantined", published=self._state.published == ledger.count)
-        payload = {"reason": self._state.poisoned, "chain_head": ledger.head, "event_count": ledger.count}
-        await self._conclude([("quarantined", payload)], outcome)
-        return outcome
-
-    async def _conclude(self, events: list[tuple[str, dict[str, Any]]], outcome: SessionOutcome) -> None:
-        """Write the lifecycle events, publish them, seal the outcome. The end does not depend on the bus' word
-        alone: what it refuses for good is said in the outcome (E4)."""
-        state, first = self._state, self._state.ledger.count
-        entries = [
-            self._lifecycle_entry(first + place, action, payload) for place, (action, payload) in enumerate(events)
-        ]
-        request = LifecycleRequest(
-            generation=state.generation,
-            product_version=state.product_version,
-            agent=state.ledger.agent,
-            entries=entries,
-        )
-        with self._stage("lifecycle"):
-            try:
-                await stages.write_lifecycle(request)
-                await self._publish_range(first, first + len(entries) - 1, lifecycle=True)
-            except ActivityError as error:
-                workflow.logger.error("lifecycle events: %s", stages.reason_of(error))
-                outcome.published = False
-        with self._stage("outcome"):
-            try:
-                await stages.write_outcome(OutcomeRequest(generation=state.generation, outcome=outcome))
-            except ActivityError as error:
-                workflow.logger.error("outcome: %s", stages.reason_of(error))
-
-    def _lifecycle_entry(self, sequence: int, action: str, payload: dict[str, Any]) -> Entry:
-        row = own_row(action, payload)
-        return Entry(
-            action=action,
-            sequence=sequence,
-            uid=str(workflow.uuid7()),
-            time=self._now_ms(),
-            class_name=row.class_name,
-            status_id=row.status_id,
-            severity_id=row.severity_id,
-            payload=row.payload,
-        )
+    # -- small things ----------------------------------------------------------------------------------
 
     async def _publish_range(self, first: int, last: int, *, lifecycle: bool = False) -> int:
         request = PublishRequest(
@@ -288,44 +291,14 @@ class Consumer:
             first=first,
             last=last,
             lifecycle=lifecycle,
+            look_up_through=self._state.in_doubt_through,
             store_id=self._state.store_id,
         )
+        self.publishing = last
         with self._stage("publish"):
             result = await stages.publish(request)
+        self.publishing = -1
         return result.last
-
-    # -- small things ----------------------------------------------------------------------------------
-
-    def _outcome(self, status: Status, *, published: bool) -> SessionOutcome:
-        state = self._state
-        stop_reason_id = self._stop_reason()
-        return SessionOutcome(
-            session_id=workflow.info().workflow_id,
-            generation=state.generation,
-            mode=self._spec.mode,
-            status=status,
-            reason=state.poisoned,
-            stop_reason_id=stop_reason_id,
-            stop_reason=caption(StopReason(stop_reason_id)),
-            totals=state.ledger.totals,
-            steps=state.ledger.steps,
-            event_count=state.ledger.count,
-            chain_head=state.ledger.head,
-            rejected=state.ledger.rejected,
-            repeated=state.repeated,
-            late_steps=state.late_steps,
-            unprocessed=state.unprocessed,
-            published=published,
-        )
-
-    def _stop_reason(self) -> int:
-        state = self._state
-        evidence = Totals(
-            stop_reason_id=state.ledger.stop_reason_id,
-            cancel_requested=state.cancelled,
-            abort_tripped=state.ledger.aborted,
-        )
-        return final_stop_reason(evidence)
 
     def _now_ms(self) -> int:
         return self._state.admit(int(workflow.now().timestamp() * 1000))
@@ -338,3 +311,9 @@ class Consumer:
         finally:
             # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
             self.working.pop(name, None)
+
+
+def gap_item(producer: str, first: int, last: int, now_ms: int) -> Item:
+    """The item of an open gap (formats.md 3.2, ``producer_gap``)."""
+    payload = {"producer": producer, "first_missing": first, "last_missing": last}
+    return Item("producer_gap", now_ms, payload=payload)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from affidavit.activity_api import Entry
 from affidavit.assessment import Assessment
 from affidavit.contract import SKEW_MS, EventSummary, SessionSpec, Totals
-from affidavit.steps import ModelRequest, ModelResponse
+from affidavit.steps import ModelFailure, ModelRequest, ModelResponse
 from affidavit.times import claimed_ms
 from workflows import accounting
 from workflows.accounting import Row
+from workflows.attempts import Attempts, Inconsistent
 from workflows.inbox import Item
 from workflows.state import Ledger
 
@@ -23,15 +24,14 @@ from workflows.state import Ledger
 class Decision:
     """Entries with the draft ledger after them; `steps` are the texts that the entries point into.
 
-    `overflow` names the counter that the next item would have carried past the limit; that item and those
-    behind it are in `left`.
+    `fault` is why the next item poisons the session; that item and those behind it are in `left`.
     """
 
     entries: list[Entry]
     steps: list[str]
     ledger: Ledger
     left: Sequence[Item] = ()
-    overflow: str | None = None
+    fault: str | None = None
 
 
 def assessable(item: Item) -> bool:
@@ -45,14 +45,22 @@ def decide(
     spec: SessionSpec,
     items: Sequence[Item],
     assessments: Mapping[int, Assessment],
+    attempts: Attempts,
     new_uid: Callable[[], str],
 ) -> Decision:
-    """Number a batch. `assessments` by place in `items`; one that is missing was not assessed (D5)."""
+    """Number a batch. `assessments` by place in `items`; one that is missing was not assessed (D5).
+
+    `attempts` is changed in place: what is decided here is decided for good, whatever the journal says of it.
+    """
     # The copies are shallow: what hangs below is replaced, never changed in place.
     draft = ledger.model_copy(update={"breaker": ledger.breaker.model_copy()})
     entries: list[Entry] = []
     steps: list[str] = []
     for place, item in enumerate(items):
+        try:
+            _attempt(attempts, item)
+        except Inconsistent as error:
+            return Decision(entries, steps, draft, items[place:], str(error))
         row = _row(draft, item)
         assessment = assessments.get(place)
         if item.action == "model_response":
@@ -60,12 +68,22 @@ def decide(
         try:
             totals = accounting.add(draft.totals, row.counts)
         except accounting.Overflow as error:
-            return Decision(entries, steps, draft, items[place:], str(error))
+            return Decision(entries, steps, draft, items[place:], f"overflow of {error}")
         entries.append(_enter(draft, item, row, new_uid(), len(steps)))
         if item.step is not None:
             steps.append(item.text)
         _count(draft, item, row, totals)
     return Decision(entries, steps, draft)
+
+
+def _attempt(attempts: Attempts, item: Item) -> None:
+    step = item.step
+    if not isinstance(step, ModelRequest | ModelResponse | ModelFailure) or step.attempt_id is None:
+        return
+    if isinstance(step, ModelRequest):
+        attempts.request(step.attempt_id, item.admitted_ms)
+    elif not (isinstance(step, ModelResponse) and step.copied):
+        attempts.end(step.attempt_id)
 
 
 def _row(draft: Ledger, item: Item) -> Row:

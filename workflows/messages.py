@@ -16,17 +16,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from temporalio.api.common.v1 import Payload
 
-from affidavit.contract import MESSAGE_BYTES, NESTING, RECORD_STEPS, SIGNAL_RECORD, STEP_SIGNALS
-from affidavit.evidence.scalars import sha256_hex
+from affidavit.contract import (
+    MESSAGE_VALUES,
+    NESTING,
+    READ_AT_ONCE_BYTES,
+    RECORD_STEPS,
+    SIGNAL_RECORD,
+    STEP_SIGNALS,
+    STORED_MESSAGE_BYTES,
+)
+from affidavit.density import too_dense
+from affidavit.evidence.scalars import is_digest, sha256_hex
 from affidavit.evidence.text import printable
+from affidavit.offloading import UNAVAILABLE, is_size
 from affidavit.steps import STEP, AnyStep
 from affidavit.validation import first_error
 from workflows.inbox import Item, Message
 
 M = TypeVar("M", bound=BaseModel)
-
-UNAVAILABLE = b"affidavit/unavailable"
-"""Encoding of a payload that the codec or the store could not open (temporal-notes, B9)."""
 
 _RECORD_HEAD = re.compile(r'\s*\{\s*"steps"\s*:\s*\[\s*')
 _RECORD_TAIL = re.compile(r"\s*\]\s*\}\s*\Z")
@@ -37,8 +44,8 @@ _LEVELS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER_DIGITS = 4_000
 """Python refuses to read longer integers, at a limit that the environment can move; this one stands still."""
-# A run is looked at from its start alone, or a message of nothing but digits would take minutes.
-_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_INTEGER_DIGITS + 1}}}")
+_DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
+_LONG_NUMBER = b"0" * (_INTEGER_DIGITS + 1)
 
 
 class Unreadable(Exception):
@@ -63,18 +70,24 @@ _BOUNDED_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_bounde
 
 
 def _decoder(text: str) -> json.JSONDecoder:
-    # The hook costs a call an integer, so it is set only where a long run of digits stands.
-    return _BOUNDED_DECODER if _LONG_NUMBER.search(text) else _DECODER
+    # The hook costs a call an integer, so it is set only where a long run of digits stands. A search for one that is
+    # done by a regular expression takes longer than the reading.
+    return _BOUNDED_DECODER if _LONG_NUMBER in text.encode("utf-8", "replace").translate(_DIGITS) else _DECODER
 
 
-def _check_nesting(text: str) -> None:
+def check_nesting(text: str, limit: int = NESTING) -> None:
+    """That a JSON text is not nested deeper than a limit.
+
+    Raises:
+        Unreadable: it is.
+    """
     # A text with fewer openings than the limit cannot be nested deeper; most are settled by this count.
-    if text.count("[") + text.count("{") <= NESTING:
+    if text.count("[") + text.count("{") <= limit:
         return
     # Brackets outside of strings as +1 and -1: their largest running sum, found without a loop in Python.
     levels = _STRING.sub("", text).encode().translate(_LEVELS, _NO_BRACKETS)
-    if max(accumulate(memoryview(levels).cast("b")), default=0) > NESTING:
-        raise Unreadable(f"nested deeper than {NESTING}")
+    if max(accumulate(memoryview(levels).cast("b")), default=0) > limit:
+        raise Unreadable(f"nested deeper than {limit}")
 
 
 def _check_keys(text: str, value: Any) -> None:
@@ -104,8 +117,10 @@ def payload_text(payload: Payload) -> str:
         raise Unreadable("payload unavailable")
     if encoding != b"json/plain":
         raise Unreadable(f"encoding {printable(encoding.decode('utf-8', 'replace')) or 'unknown'} is not json/plain")
-    if len(payload.data) > MESSAGE_BYTES:
-        raise Unreadable(f"{len(payload.data)} bytes, over the limit of {MESSAGE_BYTES}")
+    if len(payload.data) > STORED_MESSAGE_BYTES:
+        raise Unreadable(f"{len(payload.data)} bytes, over the limit of {STORED_MESSAGE_BYTES}")
+    if too_dense(payload.data):
+        raise Unreadable(f"more than {MESSAGE_VALUES} values")
     try:
         return payload.data.decode("utf-8")
     except UnicodeDecodeError:
@@ -118,7 +133,7 @@ def parse(text: str) -> Any:
     Raises:
         Unreadable: no JSON, a duplicate key, nested too deep, or a lone surrogate in a key.
     """
-    _check_nesting(text)
+    check_nesting(text)
     try:
         value = _decoder(text).decode(text)
     except json.JSONDecodeError as error:
@@ -127,9 +142,14 @@ def parse(text: str) -> Any:
     return value
 
 
+def record_texts(data: bytes) -> list[str]:
+    """The texts of the steps in a record that was made of such texts."""
+    return [text for text, _ in _record_texts(data.decode("utf-8"))]
+
+
 def _record_texts(text: str) -> list[tuple[str, Any]]:
     """Each step of `{"steps": […]}` with the very slice of text it was written as."""
-    _check_nesting(text)
+    check_nesting(text)
     head = _RECORD_HEAD.match(text)
     if head is None:
         raise Unreadable('a record is {"steps": [...]}')
@@ -188,10 +208,18 @@ def rejected(name: str, reason: str, data: bytes, admitted_ms: int) -> Item:
     return Item("message_rejected", admitted_ms, payload=payload)
 
 
-def message(name: str, payloads: Sequence[Payload], admitted_ms: int) -> Message:
+def lost(payloads: Sequence[Payload]) -> dict[str, Any]:
+    """Digest and size of a payload that the store has lost, as its reference gave them; nothing of any other."""
+    if len(payloads) != 1 or payloads[0].metadata.get("encoding") != UNAVAILABLE:
+        return {}
+    sha256, size = (payloads[0].metadata.get(key, b"").decode("ascii", "replace") for key in ("sha256", "bytes"))
+    return {"sha256": sha256, "bytes": int(size)} if is_digest(sha256) and is_size(size) else {}
+
+
+def message(name: str, payloads: Sequence[Payload], admitted_ms: int, *, late: bool = False) -> Message:
     """A signal as it waits in the inbox, unread. How many steps it holds is guessed by a key that each of them has."""
     steps = sum(payload.data.count(b'"kind"') for payload in payloads)
-    return Message(name, payloads, admitted_ms, weight=min(max(steps, 1), RECORD_STEPS))
+    return Message(name, payloads, admitted_ms, weight=min(max(steps, 1), RECORD_STEPS), late=late)
 
 
 def read_message(unread: Message) -> list[Item]:
@@ -212,8 +240,9 @@ def read_message(unread: Message) -> list[Item]:
             return [Item(step.kind, admitted_ms, step=step, value=value, text=text)]
         raise Unreadable("unknown signal")
     except Unreadable as error:
-        data = b"".join(payload.data for payload in payloads)
-        return [rejected(name, str(error), data, admitted_ms)]
+        item = rejected(name, str(error), unread.data, admitted_ms)
+        item.payload |= lost(payloads)
+        return [item]
 
 
 def _read_record(text: str, admitted_ms: int) -> list[Item]:
@@ -242,6 +271,18 @@ def read_submission(payload: Payload, admitted_ms: int) -> list[Item]:
         if item.step is None:
             raise Unreadable(str(item.payload["reason"]))
     return items
+
+
+def check_submission(payload: Payload) -> None:
+    """Refuse a ``submit`` before it is accepted, as far as can be told without reading much.
+
+    Raises:
+        Unreadable: what is wrong with it.
+    """
+    if len(payload.data) <= READ_AT_ONCE_BYTES:
+        read_submission(payload, 0)
+    else:
+        payload_text(payload)
 
 
 def read_request(payload: Payload) -> Any:

@@ -9,7 +9,7 @@ from temporalio import workflow
 
 from affidavit.contract import SessionOutcome, SessionView, Stalled
 from affidavit.evidence.stops import StopReason, caption
-from affidavit.evidence.text import printable
+from affidavit.markdown import literal
 from workflows.inbox import Inbox
 from workflows.registration import Registration
 from workflows.state import SessionState
@@ -62,6 +62,9 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
             "breaker_tokens": ledger.breaker.tokens,
             "rejected": ledger.rejected,
             "repeated": state.repeated,
+            "unverified": state.unverified,
+            "open_attempts": len(state.attempts.open),
+            "runs": state.runs,
             "late_steps": state.late_steps,
             "unprocessed": state.unprocessed,
             "poisoned": state.poisoned,
@@ -78,7 +81,7 @@ def show(registration: Registration, state: SessionState, outcome: SessionOutcom
     stop_reason_id = outcome.stop_reason_id if outcome else ledger.stop_reason_id
     rows = [
         ("state", life),
-        ("agent", f"{printable(agent.charter)} {printable(agent.version)} ({printable(agent.instance_uid)})"),
+        ("agent", f"{literal(agent.charter)} {literal(agent.version)} ({literal(agent.instance_uid)})"),
         ("mode", f"{registration.spec.mode}, content {registration.spec.content}"),
         ("events", f"{ledger.count} journaled, {state.published} published"),
         ("tool calls", f"{ledger.totals.tool_allowed} allowed, {ledger.totals.tool_blocked} blocked"),
@@ -90,7 +93,7 @@ def show(registration: Registration, state: SessionState, outcome: SessionOutcom
     if outcome is not None and outcome.receipt_id is not None:
         rows.append(("receipt", f"`{outcome.receipt_id}`"))
     if state.poisoned is not None:
-        rows.append(("capture incomplete", printable(state.poisoned, 200)))
+        rows.append(("capture incomplete", literal(state.poisoned, 200)))
     lines = ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows)]
     lines += ["", "| sequence | event | status |", "| --- | --- | --- |"]
     lines += [f"| {s.sequence} | {s.action} | {'ok' if s.status_id == 1 else 'failed'} |" for s in ledger.tail]

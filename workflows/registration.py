@@ -9,9 +9,9 @@ from typing import Any
 from temporalio.api.common.v1 import Payload
 
 from affidavit import contract
-from affidavit.contract import SessionSpec, registration_hash
+from affidavit.contract import SPEC_BYTES, SPEC_NESTING, SessionSpec, registration_hash
 from affidavit.evidence.canonical import CanonicalError
-from workflows.messages import Unreadable, one_argument, read_model
+from workflows.messages import Unreadable, check_nesting, one_argument, payload_text, read_model
 
 
 class Refused(Exception):
@@ -38,7 +38,11 @@ def read_registration(payloads: Sequence[Payload]) -> Registration:
         Refused: what is wrong with it, naming the field.
     """
     try:
-        spec = read_model(one_argument(payloads), SessionSpec)
+        payload = one_argument(payloads)
+        if len(payload.data) > SPEC_BYTES:
+            raise Unreadable(f"{len(payload.data)} bytes, over the limit of {SPEC_BYTES}")
+        check_nesting(payload_text(payload), SPEC_NESTING)
+        spec = read_model(payload, SessionSpec)
         form = spec.registration()
         return Registration(spec, form, registration_hash(form))
     except (Unreadable, CanonicalError) as error:

@@ -8,8 +8,8 @@ which records it and lets the loop end the session in order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+import contextlib
+from collections.abc import Sequence
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -18,6 +18,8 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from affidavit import contract
     from affidavit.contract import (
+        AdmitRequest,
+        AdmitResult,
         Agent,
         AttachResult,
         BreakerReset,
@@ -32,12 +34,27 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.evidence.text import printable
     from affidavit.version import VERSION
-    from workflows import presenting
+    from workflows import handover, presenting
+    from workflows.admission import IDENTITY, accepted, enforced
     from workflows.consumer import Consumer
-    from workflows.inbox import Inbox, Item
-    from workflows.messages import Unreadable, message, read_message, read_model, read_submission
+    from workflows.guards import Guards, check_model, refuse
+    from workflows.inbox import Arrival, Inbox, Item, Reply
+    from workflows.messages import (
+        Unreadable,
+        check_submission,
+        message,
+        read_model,
+        read_submission,
+    )
+    from workflows.receiving import Receiver
     from workflows.registration import Refused, check_same, read_registration
+    from workflows.rollover import Rollover
     from workflows.state import Ledger, SessionState
+    from workflows.timers import Timers
+
+
+# When a run is handed on while its store is away, Temporal fails what waits in it, and the client asks the next run.
+_waiting_update = workflow.update(unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
 
 
 # Dynamic, because only then the SDK hands over start arguments of any number and encoding as they came. A named
@@ -48,25 +65,27 @@ class AgentSession:
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
-        self._inbox = Inbox(read_message)
-        self._waiting_updates = 0
         self._bad_start: Refused | None = None
+        payloads = [arg.payload for arg in args]
+        handed_on = workflow.info().continued_run_id is not None and len(payloads) == handover.ARGUMENTS
         try:
-            self._refuse_restarts()
-            self._registration = read_registration([arg.payload for arg in args])
-            if self._registration.spec.mode != "signed":
-                raise Refused(contract.REFUSED_BAD_SPEC, "this version runs signed sessions only")
+            self._refuse_restarts(handed_on)
+            self._registration = read_registration(payloads[:1] if handed_on else payloads)
         except Refused as error:
             self._bad_start = error
             return
-        self._state = SessionState(
-            generation=workflow.info().first_execution_run_id,
-            product_version=VERSION,
-            trajectory_id=str(workflow.uuid7()),
-            registration_sha256=self._registration.sha256,
-            ledger=Ledger(agent=self._registration.spec.agent),
-        )
-        self._consumer = Consumer(self._registration, self._state, self._inbox)
+        steps, received, arrivals = b"", list[Item](), list[Arrival]()
+        if handed_on:
+            self._state, steps, received, arrivals = handover.unpack(payloads)
+        else:
+            self._state = self._fresh_state()
+        self._inbox = Inbox(Receiver(self._state).receive)
+        self._inbox.put_received(received)
+        self._inbox.put(arrivals)
+        self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox)
+        self._consumer = Consumer(self._registration, self._state, self._inbox, lambda: guards.waiting > 0, steps)
+        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer)
+        self._timers = Timers(self._registration.spec.limits, self._state, self._inbox, self._consumer)
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> SessionOutcome:
@@ -77,21 +96,38 @@ class AgentSession:
             workflow.continue_as_new()
         if self._bad_start is not None:
             raise ApplicationError(str(self._bad_start), type=self._bad_start.type, non_retryable=True)
-        loop = asyncio.create_task(self._consumer.consume())
-        publisher = asyncio.create_task(self._consumer.publish())
+        tasks = [
+            asyncio.create_task(task)
+            for task in (
+                self._consumer.consume(),
+                self._consumer.publish(),
+                self._timers.idle(),
+                self._timers.gaps(),
+            )
+        ]
+
+        def failed() -> bool:
+            return any(task.done() and task.exception() is not None for task in tasks)
 
         def ended() -> bool:
-            return loop.done() or (publisher.done() and publisher.exception() is not None)
+            return self._consumer.outcome is not None or failed()
 
         while not ended():
             try:
-                await workflow.wait_condition(ended)
+                await workflow.wait_condition(lambda: ended() or self._rollover.is_due())
+                if not ended():
+                    await self._rollover.hand_on(ended)
             except asyncio.CancelledError:
                 self._cancel()
-        if publisher.done():
-            publisher.result()  # a bug in it suspends the session like one in the loop; a mended worker resumes
-        outcome = loop.result()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        for task in tasks:
+            if task.done():
+                task.result()  # a bug suspends the session; a mended worker resumes it
+        outcome = self._consumer.outcome
+        assert outcome is not None
+        while not workflow.all_handlers_finished():
+            # It has ended; a cancel that comes now takes nothing back.
+            with contextlib.suppress(asyncio.CancelledError):
+                await workflow.wait_condition(workflow.all_handlers_finished)
         if outcome.status in ("quarantined", "abandoned"):
             type_ = contract.FAILED_QUARANTINED if self._state.opened else contract.FAILED_OPEN
             raise ApplicationError(
@@ -106,17 +142,20 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        unread = message(name, [arg.payload for arg in args], self._admitted_ms())
-        if self._state.closing:
-            self._state.late_steps += len(read_message(unread))
+        self._rollover.signals += 1
+        state = self._state
+        unread = message(name, [arg.payload for arg in args], self._heard_ms(), late=state.closing)
+        if self._consumer.sealing:
+            state.late_steps += unread.weight  # not read any more: there may be many, and no loop to take its time
         else:
             self._inbox.put([unread])
 
     # -- updates ---------------------------------------------------------------------------------------
 
-    @workflow.update
+    @_waiting_update
     async def attach(self, raw: RawValue) -> AttachResult:
         """Join the session; answers once its opening event is on disk."""
+        self._rollover.updates += 1
         await workflow.wait_condition(lambda: self._state.opened or self._consumer.outcome is not None)
         if not self._state.opened:
             raise ApplicationError(str(self._state.poisoned), type=contract.FAILED_OPEN)
@@ -134,19 +173,61 @@ class AgentSession:
         try:
             check_same(self._registration, read_registration([raw.payload]))
         except Refused as error:
-            _refuse(error.type, str(error))
-        self._check_live()
+            refuse(error.type, str(error))
+        self._guards.live()
 
     @workflow.update
+    async def admit(self, raw: RawValue) -> AdmitResult:
+        """Whether the model may be called now. What is accepted opens an attempt that one terminal record closes."""
+        self._rollover.updates += 1
+        request, state, spec = read_model(raw.payload, AdmitRequest), self._state, self._registration.spec
+        now = self._heard_ms()
+        refusal = enforced(request, spec, state)
+        if refusal is not None:
+            self._report_refusal(refusal.reason)
+            return AdmitResult(accepted=False, refused=refusal)
+        attempt_id = request.attempt_id or str(workflow.uuid7())
+        if attempt_id not in state.attempts.open:  # a repeat of a request whose answer was lost is answered again
+            state.attempts.admit(attempt_id, now)
+        result = accepted(attempt_id, spec, state)
+        if result.message is not None:
+            self._inbox.put([self._own("breaker_reset", by="affidavit", reason="corrective message injected")])
+        return result
+
+    @admit.validator
+    def _check_admit(self, raw: RawValue) -> None:
+        self._check_start()
+        self._guards.live()
+        check_model(raw, AdmitRequest)
+        request, attempts = read_model(raw.payload, AdmitRequest), self._state.attempts.open
+        if enforced(request, self._registration.spec, self._state) is not None:
+            return
+        self._guards.queue()
+        open_already = attempts.get(request.attempt_id) if request.attempt_id is not None else None
+        if open_already is not None and open_already.requested:
+            refuse(contract.REFUSED_BAD_REQUEST, "the attempt is open and has had its request")
+        if open_already is None:
+            self._guards.slots(len(attempts))
+
+    @_waiting_update
     async def submit(self, raw: RawValue) -> SubmitResult:
         """Report steps and learn where they stand in the journal (B8)."""
-        items = read_submission(raw.payload, self._admitted_ms())
-        await self._journaled(items)
+        self._rollover.updates += 1
+        now, consumer = self._heard_ms(), self._consumer
+        if len(raw.payload.data) <= contract.READ_AT_ONCE_BYTES:
+            items = read_submission(raw.payload, now)
+            await self._guards.journaled(items, consumer)
+        else:
+            unread, reply = message(contract.UPDATE_SUBMIT, [raw.payload], now), Reply()
+            unread.reply = reply
+            items = await self._guards.read_and_journaled(unread, reply, consumer)
         ledger = self._state.ledger
         verdicts = [item.verdict for item in items if item.verdict is not None]
+        sequences = [item.sequence for item in items if not item.repeat]
         return SubmitResult(
-            first_sequence=items[0].sequence,
-            last_sequence=items[-1].sequence,
+            first_sequence=sequences[0] if sequences else None,
+            last_sequence=sequences[-1] if sequences else None,
+            repeated=len(items) - len(sequences),
             chain_head=ledger.head,
             event_count=ledger.count,
             breaker_open=ledger.breaker.open,
@@ -157,15 +238,16 @@ class AgentSession:
     def _check_submit(self, raw: RawValue) -> None:
         self._check_capacity()
         try:
-            read_submission(raw.payload, 0)
+            check_submission(raw.payload)
         except Unreadable as error:
-            _refuse(contract.REFUSED_BAD_REQUEST, str(error))
+            refuse(contract.REFUSED_BAD_REQUEST, str(error))
 
-    @workflow.update
+    @_waiting_update
     async def flush(self) -> FlushResult:
         """Answers when everything reported before is on disk, or is known not to be."""
+        self._rollover.updates += 1
         ticket = self._inbox.arrived
-        await self._wait(lambda: self._consumer.processed >= ticket)
+        await self._guards.wait(lambda: self._consumer.processed >= ticket)
         ledger = self._state.ledger
         return FlushResult(
             event_count=ledger.count, chain_head=ledger.head, published_through=self._state.published - 1
@@ -174,40 +256,47 @@ class AgentSession:
     @flush.validator
     def _check_flush(self) -> None:
         self._check_start()
-        self._check_places()
+        self._guards.places(self._consumer)
 
     @workflow.update
     async def close(self) -> CloseAccepted:
         """Begin the end; repeating it changes nothing. The outcome is the workflow's result."""
-        self._state.closing = True
+        self._rollover.updates += 1
+        self._admitted_ms()
+        self._state.close()
         return CloseAccepted(session_id=workflow.info().workflow_id, generation=self._state.generation)
 
     @close.validator
     def _check_close(self) -> None:
         self._check_start()
 
-    @workflow.update
+    @_waiting_update
     async def refresh_identity(self, raw: RawValue) -> IdentityResult:
         """Renew the credential's lifetime; another identity is refused, and the refusal is an event (A3)."""
+        self._rollover.updates += 1
+        self._heard_ms()
         agent = read_model(raw.payload, Agent)
         if agent.triple() != self._state.ledger.agent.triple():
             reason = "session is bound to a different agent identity"
-            self._report_refusal("identity")
+            self._report_refusal(IDENTITY)
             refusal = Refusal(type=contract.REFUSED_IDENTITY, reason=reason)
             return IdentityResult(agent=self._state.ledger.agent, refused=refusal)
-        await self._journaled([self._own("identity_refreshed", ttl_remaining_s=agent.ttl_remaining_s)])
+        await self._guards.journaled(
+            [self._own("identity_refreshed", ttl_remaining_s=agent.ttl_remaining_s)], self._consumer
+        )
         return IdentityResult(agent=self._state.ledger.agent)
 
     @refresh_identity.validator
     def _check_refresh_identity(self, raw: RawValue) -> None:
         self._check_capacity()
-        _check_model(raw, Agent)
+        check_model(raw, Agent)
 
-    @workflow.update
+    @_waiting_update
     async def reset_breaker(self, raw: RawValue) -> FlushResult:
         """Close the breaker again; who and why is an event."""
+        self._rollover.updates += 1
         request = read_model(raw.payload, BreakerReset)
-        await self._journaled([self._own("breaker_reset", by=request.by, reason=request.reason)])
+        await self._guards.journaled([self._own("breaker_reset", by=request.by, reason=request.reason)], self._consumer)
         ledger = self._state.ledger
         return FlushResult(
             event_count=ledger.count, chain_head=ledger.head, published_through=self._state.published - 1
@@ -216,7 +305,7 @@ class AgentSession:
     @reset_breaker.validator
     def _check_reset_breaker(self, raw: RawValue) -> None:
         self._check_capacity()
-        _check_model(raw, BreakerReset)
+        check_model(raw, BreakerReset)
 
     # -- queries ---------------------------------------------------------------------------------------
 
@@ -234,15 +323,42 @@ class AgentSession:
 
     # -- what the handlers share -----------------------------------------------------------------------
 
-    def _refuse_restarts(self) -> None:
+    def _refuse_restarts(self, handed_on: bool) -> None:
         # A second run under the same generation would write over the first one's evidence.
         info = workflow.info()
-        if info.retry_policy is not None or info.cron_schedule or info.continued_run_id is not None:
+        if info.retry_policy is not None or info.cron_schedule or (info.continued_run_id and not handed_on):
             raise Refused(contract.REFUSED_BAD_SPEC, "a session takes no retry policy and no cron schedule")
+
+    def _fresh_state(self) -> SessionState:
+        now = int(workflow.now().timestamp() * 1000)
+        return SessionState(
+            generation=workflow.info().first_execution_run_id,
+            product_version=VERSION,
+            trajectory_id=str(workflow.uuid7()),
+            registration_sha256=self._registration.sha256,
+            ledger=Ledger(agent=self._registration.spec.agent),
+            last_admitted_ms=now,
+            last_report_ms=now,
+        )
 
     def _admitted_ms(self) -> int:
         """The workflow's time in epoch milliseconds."""
         return self._state.admit(int(workflow.now().timestamp() * 1000))
+
+    def _heard_ms(self) -> int:
+        """The same, and a sign of life of who reports."""
+        self._state.last_report_ms = self._admitted_ms()
+        return self._state.last_report_ms
+
+    def _check_start(self) -> None:
+        if self._bad_start is not None:
+            refuse(self._bad_start.type, str(self._bad_start))
+
+    def _check_capacity(self) -> None:
+        self._check_start()
+        self._guards.live()
+        self._guards.queue()
+        self._guards.places(self._consumer)
 
     def _own(self, action: str, **payload: object) -> Item:
         return Item(action, self._admitted_ms(), payload={k: v for k, v in payload.items() if v is not None})
@@ -252,66 +368,15 @@ class AgentSession:
             return
         self._state.cancelled = True
         self._inbox.put([self._own("cancel_requested")])
-        self._state.closing = True
+        self._state.close()
 
     def _report_refusal(self, reason: str) -> None:
-        """An event for an enforced refusal, at most one a second; the others are counted into the next one."""
-        state = self._state
-        state.refusals_unreported += 1
-        now = self._admitted_ms()
-        if now - state.last_refusal_ms >= contract.REFUSED_EVENT_INTERVAL_MS:
-            self._inbox.put([self._own("refused", reason=reason, count=state.refusals_unreported)])
-            state.refusals_unreported, state.last_refusal_ms = 0, now
-
-    async def _journaled(self, items: list[Item]) -> None:
-        """Enqueue and wait until the journal holds the items, or it is certain that it never will."""
-        self._inbox.put(items)
-        last = items[-1]
-        await self._wait(lambda: self._consumer.processed > last.ticket)
-        if last.sequence < 0:
-            _refuse(contract.REFUSED_INCOMPLETE, f"capture is incomplete: {self._state.poisoned}")
-
-    async def _wait(self, condition: Callable[[], bool]) -> None:
-        self._waiting_updates += 1
-        try:
-            await workflow.wait_condition(condition)
-        finally:
-            self._waiting_updates -= 1
-
-    def _check_start(self) -> None:
-        if self._bad_start is not None:
-            _refuse(self._bad_start.type, str(self._bad_start))
-
-    def _check_live(self) -> None:
-        if self._state.closing:
-            _refuse(contract.REFUSED_CLOSING, "session is closing")
-        if self._state.poisoned is not None:
-            _refuse(contract.REFUSED_INCOMPLETE, f"capture is incomplete: {self._state.poisoned}")
-
-    def _check_places(self) -> None:
-        if self._waiting_updates >= contract.WAITING_UPDATES:
-            _refuse(contract.REFUSED_BUSY, f"{self._waiting_updates} updates are waiting already")
-
-    def _check_capacity(self) -> None:
-        self._check_start()
-        self._check_live()
-        if self._inbox.depth >= self._registration.spec.limits.queue:
-            _refuse(contract.REFUSED_QUEUE_FULL, f"queue full: {self._inbox.depth} steps waiting")
-        self._check_places()
+        told = self._state.refusals.add(reason, self._admitted_ms())
+        if told is not None:
+            self._inbox.put([self._own("refused", **told)])
 
 
 def _check_type() -> None:
     # What the SDK does with a type that no worker has registered: the task fails until one has.
     if (name := workflow.info().workflow_type) != contract.SESSION_WORKFLOW:
         raise RuntimeError(f"workflow type {printable(name)} is not registered on this worker")
-
-
-def _refuse(type_: str, reason: str) -> NoReturn:
-    raise ApplicationError(reason, type=type_, non_retryable=True)
-
-
-def _check_model(raw: RawValue, model: type[Agent] | type[BreakerReset]) -> None:
-    try:
-        read_model(raw.payload, model)
-    except Unreadable as error:
-        _refuse(contract.REFUSED_BAD_REQUEST, str(error))

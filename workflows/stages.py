@@ -17,17 +17,22 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from affidavit import contract
     from affidavit.activity_api import (
+        Caller,
         JournalRequest,
         JournalResult,
         LifecycleRequest,
         OpenRequest,
         OpenResult,
         OutcomeRequest,
+        PromoteRequest,
+        PromoteResult,
         SealRequest,
         SealResult,
+        TrajectoryRequest,
+        TrajectoryResult,
     )
     from affidavit.assessment import EMBED_ATTEMPTS, EmbedResult
-    from affidavit.converter import raw_json
+    from affidavit.converter import local_json, raw_json
     from affidavit.publishing_api import PublishRequest, PublishResult
 
 T = TypeVar("T")
@@ -38,7 +43,6 @@ _RETRY = RetryPolicy(
     maximum_interval=timedelta(seconds=5),
 )
 # A session moves again within 20 s of a kill (H6): what a dead worker held comes back after these limits.
-_WRITE_LIMIT = timedelta(seconds=10)
 _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 
@@ -48,7 +52,7 @@ async def embed(request: bytes) -> EmbedResult | None:
     try:
         result: EmbedResult = await workflow.execute_local_activity(
             contract.ACTIVITY_EMBED,
-            raw_json(request),
+            local_json(request),
             result_type=EmbedResult,
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
@@ -59,26 +63,37 @@ async def embed(request: bytes) -> EmbedResult | None:
     return result
 
 
+C = TypeVar("C", bound=Caller)
+
+
+def _called(request: C) -> C:
+    """The request as this run makes it; one that was handed on was first made by an earlier run."""
+    request.run_id = workflow.info().original_execution_run_id
+    return request
+
+
 async def open_session(request: OpenRequest) -> OpenResult:
     """Write the metadata and the opening event."""
-    return await _write(contract.ACTIVITY_OPEN, OpenResult, "metadata and opening event", request)
+    return await _write(contract.ACTIVITY_OPEN, OpenResult, "metadata and opening event", _called(request))
 
 
 async def journal(request: JournalRequest, steps: bytes) -> JournalResult:
-    """Write one batch as a segment; `steps` is a JSON array that the entries point into."""
+    """Write one batch as a segment; `steps` is a record whose steps the entries point into."""
     first, last = request.entries[0].sequence, request.entries[-1].sequence
-    return await _write(contract.ACTIVITY_JOURNAL, JournalResult, f"events {first}-{last}", request, raw_json(steps))
+    return await _write(
+        contract.ACTIVITY_JOURNAL, JournalResult, f"events {first}-{last}", _called(request), raw_json(steps)
+    )
 
 
 async def write_lifecycle(request: LifecycleRequest) -> None:
     """Write the events that are numbered after the chain."""
     names = ", ".join(entry.action for entry in request.entries)
-    await _write(contract.ACTIVITY_LIFECYCLE, NoneType, names, request)
+    await _write(contract.ACTIVITY_LIFECYCLE, NoneType, names, _called(request))
 
 
 async def write_outcome(request: OutcomeRequest) -> None:
     """Seal the outcome in the store."""
-    await _write(contract.ACTIVITY_OUTCOME, NoneType, request.outcome.status, request)
+    await _write(contract.ACTIVITY_OUTCOME, NoneType, request.outcome.status, _called(request))
 
 
 async def publish(request: PublishRequest) -> PublishResult:
@@ -100,7 +115,7 @@ async def seal(request: SealRequest) -> SealResult:
     """Have the signer read the journal, check it and sign."""
     result: SealResult = await workflow.execute_activity(
         contract.ACTIVITY_SEAL,
-        request,
+        _called(request),
         result_type=SealResult,
         task_queue=contract.signing_queue(workflow.info().task_queue),
         start_to_close_timeout=_LONG_LIMIT,
@@ -111,12 +126,41 @@ async def seal(request: SealRequest) -> SealResult:
     return result
 
 
+async def write_trajectory(request: TrajectoryRequest) -> TrajectoryResult:
+    """Write the trajectory of an unsigned session, with its provenance."""
+    result: TrajectoryResult = await workflow.execute_activity(
+        contract.ACTIVITY_TRAJECTORY,
+        _called(request),
+        result_type=TrajectoryResult,
+        start_to_close_timeout=_LONG_LIMIT,
+        heartbeat_timeout=_HEARTBEAT,
+        retry_policy=_RETRY,
+        summary=f"{request.count} events",
+    )
+    return result
+
+
+async def promote(request: PromoteRequest) -> PromoteResult:
+    """Have the signer attest a trajectory that lies in the store."""
+    result: PromoteResult = await workflow.execute_activity(
+        contract.ACTIVITY_PROMOTE,
+        request,
+        result_type=PromoteResult,
+        task_queue=contract.signing_queue(workflow.info().task_queue),
+        start_to_close_timeout=_LONG_LIMIT,
+        heartbeat_timeout=_HEARTBEAT,
+        retry_policy=_RETRY,
+    )
+    return result
+
+
 async def _write(name: str, result_type: type[T], summary: str, *args: Any) -> T:
     result: T = await workflow.execute_activity(
         name,
         args=args,
         result_type=result_type,
-        start_to_close_timeout=_WRITE_LIMIT,
+        start_to_close_timeout=_LONG_LIMIT,
+        heartbeat_timeout=_HEARTBEAT,
         retry_policy=_RETRY,
         summary=summary,
     )

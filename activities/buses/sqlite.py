@@ -34,6 +34,9 @@ class SqliteBus:
 
     A call of `publish` is one transaction that is on the disk when it returns: all its records or none. A uid
     is unique in the file, so `look_up` has nothing to add.
+
+    Only a bus that is made makes a log. One whose file is gone or replaced later publishes nothing: a new log would
+    lack what was acknowledged before, and nobody would be told.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 5.0) -> None:
@@ -84,30 +87,36 @@ class SqliteBus:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self._check_file()  # or the records are in a file that nobody can read
             return acks
         except (sqlite3.DataError, OverflowError):
             raise PermanentPublishError("a record is too large for the event log") from None
         except sqlite3.Error as error:
-            # Afresh next time: a damaged file is the operator's to replace. Retryable for that reason, too:
-            # the records are safe in the journal, and no session has to be poisoned for a broken copy.
+            # Afresh next time. Retryable: the records are safe in the journal, a damaged file is the operator's to
+            # mend, and no session has to be poisoned for a broken copy.
             self._disconnect()
             raise TransientError(str(explained(self._path, error))) from error
         except BusLogError as error:
             raise TransientError(str(error)) from error
 
     def _connected(self) -> sqlite3.Connection:
-        # A file deleted or replaced under an open connection would take records that nobody can read.
-        if self._connection is not None and self._file != _identity(self._path):
-            self._disconnect()
+        self._check_file()
         if self._connection is None:
             try:
-                self._connection = _open(self._path, self._busy_timeout_s)
+                self._connection = _open(self._path, self._busy_timeout_s, make=self._file is None)
+                self._file = self._file or _identity(self._path)
             except sqlite3.Error as error:
                 raise explained(self._path, error) from error
             except OSError as error:
                 raise BusLogError(f"{self._path.name} cannot be opened: {error.strerror}") from error
-            self._file = _identity(self._path)
         return self._connection
+
+    def _check_file(self) -> None:
+        # The connection stays open: as long as it does, no other file can be taken for this one.
+        if self._file is not None and self._file != _identity(self._path):
+            raise BusLogError(
+                f"{self._path.name} is gone or was replaced; put it back, or restart the worker to begin anew"
+            )
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -142,12 +151,12 @@ def _append(connection: sqlite3.Connection, record: BusRecord) -> Ack:
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
-def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+def _create(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Created here for the mode, which SQLite gives to its side files too. Never opened and closed once it
     # exists: that would drop the locks that this process holds on it.
@@ -158,9 +167,17 @@ def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         os.fsync(directory)
     finally:
         os.close(directory)
-    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+
+
+def _open(path: Path, busy_timeout_s: float, *, make: bool) -> sqlite3.Connection:
+    if make:
+        _create(path)
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # SQLite itself never makes the file
+    connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)
     try:
-        is_event_log(connection, path)  # before anything is changed in a file that may be another's
+        # Before anything is changed in a file that may be another's.
+        if not is_event_log(connection, path) and not make:
+            raise BusLogError(f"{path.name} is empty")
         _use_wal(connection, path, busy_timeout_s)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")

@@ -1,5 +1,5 @@
 """`python -m affidavit.cli`: the command without its script."""
 
-from affidavit.cli.app import main
+from affidavit.cli import main
 
 main()

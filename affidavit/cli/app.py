@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from affidavit.cli import embedded, keys, offline, replay, sessions
-from affidavit.cli.output import EXIT_CODES, Code, explained, fail, line, prepare_streams
+from affidavit.cli import audit, embedded, keys, offline, replay, sessions, trajectory
+from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
+from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
 
 DEBUG = "AFFIDAVIT_DEBUG"
 
 app = typer.Typer(
     name="affidavit",
+    cls=Group,
     help="Agent sessions as evidence: report them, close them, and verify their receipts offline.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -27,12 +28,15 @@ app = typer.Typer(
 )
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
-    "Sessions": (sessions.show, sessions.close, sessions.receipt),
-    "Evidence": (offline.verify, offline.bundle, offline.events, offline.schema, keys.keygen),
+    "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
+    "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen),
 }
 for _panel, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
+        app.command(cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
+for _registered in trajectory.app.registered_commands:
+    _registered.cls = Command
+app.add_typer(trajectory.app, cls=Group, rich_help_panel="Evidence")
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,7 +48,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     pass
@@ -70,10 +74,10 @@ def run(arguments: Sequence[str]) -> int:
         return Code.FAILED
     except KeyboardInterrupt:
         fail("interrupted")
-        return 130
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
         return _reported(error)
-    if code == 130:  # typer's own word for the same
+    if code == INTERRUPTED:  # typer's own word for the same
         fail("interrupted")
     return code if isinstance(code, int) else Code.OK
 
@@ -83,7 +87,7 @@ def _reported(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, typer.TyperException):  # an unknown command or option, a missing argument
         if message := error.format_message():
-            fail(f"{' '.join(message.split())} (see affidavit --help)")
+            fail(f"{' '.join(message.split())} (see {program()} --help)")
         return error.exit_code
     known = explained(error)
     if known is None:
@@ -91,16 +95,3 @@ def _reported(error: Exception) -> int:
         return Code.FAILED
     fail(known[0])
     return known[1]
-
-
-def main() -> NoReturn:
-    """Entry point of the `affidavit` script."""
-    code = run(sys.argv[1:])
-    if "temporalio" not in sys.modules:
-        sys.exit(code)
-    # Temporal's runtime has threads of its own. One that still waits for a server as the interpreter takes itself
-    # apart aborts the process, so it is not taken apart.
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from affidavit.cli.output import Code, CommandError
-from affidavit.contract import TASK_QUEUE
 from affidavit.errors import AffidavitError, AffidavitUnavailable
+from affidavit.evidence.text import printable
 
 if TYPE_CHECKING:
+    from affidavit.cli.embedded import Embedded
     from affidavit.client import SessionClient, SessionHandle
     from affidavit.contract import SessionOutcome
 
@@ -27,16 +29,35 @@ OPEN_LIMIT_S = 60.0
 """A command has nothing better to do than to wait for a loaded machine."""
 
 
-async def connect(*, address: str | None = None, namespace: str | None = None) -> SessionClient:
-    """A client as the environment says, or for one address.
+async def connect() -> SessionClient:
+    """A client as the environment says.
 
     Raises:
         CommandError: the client's extra is not installed.
         AffidavitUnavailable: no server answers.
     """
-    if address is None and not configured() and not _listens():
+    if not configured() and not _listens():
         # Asked here because the client waits some seconds for a server that is about to come up.
         raise AffidavitUnavailable(f"no Temporal server answers at {HOST}:{PORT}; `affidavit dev` starts one")
+    return await _client().connect(admit_timeout=OPEN_LIMIT_S)
+
+
+async def connect_embedded(embedded: Embedded) -> SessionClient:
+    """A client of our own embedded mode, whatever connection the environment describes."""
+    make = _client()
+    from temporalio.client import Client
+
+    from affidavit.converter import data_converter
+    from affidavit.stores.local import DirectoryStore
+
+    store = DirectoryStore(Path(embedded.store), create=False)
+    temporal = await Client.connect(
+        embedded.address, namespace=embedded.namespace, data_converter=data_converter(store)
+    )
+    return make(temporal, task_queue=embedded.task_queue, admit_timeout=OPEN_LIMIT_S, store=store)
+
+
+def _client() -> type[SessionClient]:
     try:
         from affidavit.client import SessionClient
     except ModuleNotFoundError as error:
@@ -44,7 +65,7 @@ async def connect(*, address: str | None = None, namespace: str | None = None) -
             f"this command talks to Temporal and needs the client extra (affidavit[client]): no {error.name}",
             Code.UNAVAILABLE,
         ) from None
-    return await SessionClient.connect(address=address, namespace=namespace, admit_timeout=OPEN_LIMIT_S)
+    return SessionClient
 
 
 def configured() -> str | None:
@@ -66,6 +87,11 @@ def _listens() -> bool:
         return False
 
 
+def address_of(client: SessionClient) -> str:
+    """The server that a client is connected to."""
+    return client.temporal.service_client.config.target_host
+
+
 async def served() -> bool:
     """Whether a server with a worker of ours answers at the default address."""
     try:
@@ -78,7 +104,9 @@ async def served() -> bool:
 async def require_worker(client: SessionClient) -> None:
     """Say that there is no worker, where a query or an update would wait for one in vain."""
     if not await client.task_queue_polled():
-        raise AffidavitUnavailable(f"no worker polls task queue {TASK_QUEUE}; `python -m workers` starts one")
+        raise AffidavitUnavailable(
+            f"no worker polls task queue {printable(client.task_queue)}; `python -m workers` starts one"
+        )
 
 
 async def ended(handle: SessionHandle) -> SessionOutcome | None:

@@ -24,13 +24,27 @@ from typing import Annotated, Any
 import typer
 
 from affidavit.cli.connecting import PORT, WEB_UI_VARIABLE
-from affidavit.cli.output import DATA_DIR, AsJson, Code, CommandError, DataDir, emit, line, pairs, plain
+from affidavit.cli.output import (
+    DATA_DIR,
+    AsJson,
+    Code,
+    CommandError,
+    DataDir,
+    emit,
+    hint,
+    line,
+    note,
+    pairs,
+    plain,
+)
 from affidavit.evidence.text import printable
 
 MODULE = "workers.dev"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 20.0
 LOG = "embedded.log"
+SCRAPS = (LOG, "worker.log", "lock")
+"""What even a start that fails leaves in the data folder."""
 UI_PORT = 8233
 
 
@@ -40,6 +54,7 @@ class Embedded:
 
     address: str
     namespace: str
+    task_queue: str
     ui: str
     data_dir: str
     keys_dir: str
@@ -60,7 +75,11 @@ def running(
     Raises:
         CommandError: it did not start; the reason is its own.
     """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = [folder for folder in (data_dir, *data_dir.parents) if not folder.exists()]
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise CommandError(f"{printable(data_dir.name)}: not a folder", Code.USAGE) from None
     command = [sys.executable, "-P", "-m", MODULE, "--data-dir", str(data_dir)]
     for option, value in (("--port", port), ("--ui-port", ui_port)):
         command += [] if value is None else [option, str(value)]
@@ -82,6 +101,13 @@ def running(
                 log.seek(start)
                 raise CommandError(_reason(log.read().decode(errors="replace")), Code.UNAVAILABLE)
             yield _parsed(answer), process
+        except KeyboardInterrupt:
+            note("stopping…")
+            raise
+        except _NotStarted:
+            _stop(process)
+            _take_back(made)
+            raise
         finally:
             _stop(process)
 
@@ -100,11 +126,26 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
     return read.partition(b"\n")[0] if b"\n" in read else None
 
 
+class _NotStarted(CommandError):
+    """The child has said itself why it did not start, so its log tells no more."""
+
+
+def _take_back(made: list[Path]) -> None:
+    """Remove the folders that were made for a start that failed, if nothing of worth is in them."""
+    with contextlib.suppress(OSError):
+        if made and all(each.name in SCRAPS for each in made[0].iterdir()):
+            for name in SCRAPS:
+                (made[0] / name).unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
+
+
 def _parsed(answer: bytes) -> Embedded:
     try:
         document: Any = json.loads(answer)
         if "error" in document:
-            raise CommandError(f"the embedded mode did not start: {document['error']}", Code.UNAVAILABLE)
+            code = Code.USAGE if document.get("unusable") else Code.UNAVAILABLE
+            raise _NotStarted(f"the embedded mode did not start: {document['error']}", code)
         return Embedded(**{field.name: document[field.name] for field in fields(Embedded)})
     except (ValueError, KeyError, TypeError):
         raise CommandError("the embedded mode gave an answer that is not understood", Code.UNAVAILABLE) from None
@@ -174,7 +215,7 @@ def _introduce(embedded: Embedded, data_dir: Path, as_json: bool) -> None:
                 "address": f"{embedded.address}, namespace {embedded.namespace}",
                 "Web UI": embedded.ui,
                 "connect with": f"export TEMPORAL_ADDRESS={embedded.address} {WEB_UI_VARIABLE}={embedded.ui}",
-                "try": f"affidavit replay RUN.json --data-dir {plain(data_dir)}",
+                "try": hint("replay", "RUN.json", "--data-dir", data_dir),
                 "evidence": plain(Path(embedded.store)),
                 "public keys": plain(Path(embedded.keys_dir) / "public.json"),
                 "event bus": plain(Path(embedded.bus)),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from affidavit.cli.output import Code, CommandError, plain
+from affidavit.cli.output import CHOOSE, Code, CommandError, plain
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import domain_outcome, open_envelope, parse_envelope
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, read_secret_file
-from affidavit.evidence.layout import JOURNAL, OUTCOME, check_generation, session_prefix
+from affidavit.evidence.layout import JOURNAL, METADATA, OUTCOME, RECEIPT, check_generation, session_prefix
 from affidavit.evidence.scalars import BadSessionId, check_session_id
 from affidavit.evidence.text import printable
 
@@ -58,13 +58,17 @@ class Life:
             data = (self.folder / OUTCOME).read_bytes()
         except FileNotFoundError:
             return None
-        key = self.data_dir / KEYS / JOURNAL_KEY_FILE
-        if key.exists():
+        if keys := self.journal_keys():
             domain = domain_outcome(self.session_id, self.generation)
-            payload = open_envelope(data, keys=[read_secret_file(key)], domain=domain, index=None)
+            payload = open_envelope(data, keys=keys, domain=domain, index=None)
         else:
             payload = parse_envelope(data).payload
         return payload if isinstance(payload, dict) else None
+
+    def journal_keys(self) -> list[bytes]:
+        """The journal key, where the data folder has it."""
+        key = self.data_dir / KEYS / JOURNAL_KEY_FILE
+        return [read_secret_file(key)] if key.exists() else []
 
 
 def checked_session(session_id: str) -> str:
@@ -95,10 +99,31 @@ def found(session_id: str, generation: str | None, data_dir: Path) -> Life:
     if life is None:
         which = f"generation {printable(generation)} of " if generation else ""
         raise CommandError(
-            f"no evidence of {which}session {printable(session_id)} in {printable(plain(data_dir), 200)}"
-            " (choose the folder with --data-dir)"
+            f"no evidence of {which}session {printable(session_id)} in {printable(plain(data_dir), 200)} {CHOOSE}"
         )
     return life
+
+
+def lives_in(folder: Path) -> list[Path]:
+    """Folders of generations: a folder that is one, else those of a session's folder, a store or a data folder."""
+    if _is_life(folder):
+        return [folder]
+    for pattern in ("*", "sessions/*/*", f"{STORE}/sessions/*/*", "*/*"):
+        if lives := sorted(path for path in folder.glob(pattern) if _is_life(path)):
+            return lives
+    return []
+
+
+def session_in(folder: Path) -> str:
+    """The session id that a generation's metadata states, unchecked and safe to show."""
+    try:
+        return f"session {printable(str(parse_envelope((folder / METADATA).read_bytes()).payload['session_id']), 40)}"
+    except (OSError, EvidenceError, KeyError, TypeError):
+        return "no metadata"
+
+
+def _is_life(folder: Path) -> bool:
+    return (folder / JOURNAL).is_dir() or any((folder / name).is_file() for name in (RECEIPT, METADATA))
 
 
 def _is_generation(name: str) -> bool:

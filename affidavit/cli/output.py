@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -14,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from affidavit.buslog import BusLogError
 from affidavit.errors import AffidavitError, AffidavitUnavailable
@@ -23,6 +26,8 @@ from affidavit.evidence.keys import KeysExist
 from affidavit.evidence.receipt import VerificationError
 from affidavit.evidence.text import printable
 
+MICROS = 1_000_000
+CHOOSE = "(choose the folder with --data-dir)"
 LINE_CHARS = 600
 """An error is one line of at most so many characters."""
 
@@ -42,14 +47,47 @@ EXIT_CODES = (
     "3 integrity only, signer not trusted; 4 no server, no worker or a missing extra."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+def given_path(text: str) -> Path:
+    """A path argument; an empty one, such as an unset variable in a script, is not the working directory."""
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
+
+
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on standard output.")]
 DataDir = Annotated[
-    Path, typer.Option("--data-dir", envvar="AFFIDAVIT_DATA_DIR", help="Folder of the embedded mode's data.")
+    Path,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        parser=given_path,
+        envvar="AFFIDAVIT_DATA_DIR",
+        help="Folder of the embedded mode's data.",
+    ),
 ]
 Generation = Annotated[
     str | None, typer.Option("--generation", help="Which life of the session (a run id); default: the latest.")
 ]
 DATA_DIR = Path(".affidavit")
+
+
+class _PlainHelp:
+    """`--help` takes no value, so none is shown beside it."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class Command(_PlainHelp, TyperCommand):
+    """A command."""
+
+
+class Group(_PlainHelp, TyperGroup):
+    """A group of commands."""
 
 
 class CommandError(Exception):
@@ -97,8 +135,47 @@ def note(text: str) -> None:
 
 
 def fail(message: str) -> None:
-    """The one line of an error."""
+    """The one line of an error. Hints that name our commands name them as this one was called."""
+    message = message.replace("`affidavit ", f"`{program()} ")
     err().print(Text.assemble(("error: ", "bold red"), printable(message, LINE_CHARS)))
+
+
+def program() -> str:
+    """This command as it was called, to be typed again: a bare name where the shell finds it under that."""
+    called = Path(sys.argv[0] or "affidavit")
+    if called.name == "__main__.py":
+        return "python -m affidavit.cli"
+    if called.name != "affidavit":
+        return "affidavit"  # a program that uses `run`
+    found = shutil.which(called.name)
+    if found is not None and Path(found).absolute() == called.absolute():
+        return called.name
+    near = called.absolute()
+    if near.is_relative_to(Path.cwd()):
+        near = near.relative_to(Path.cwd())
+    return shlex.quote(str(near) if len(near.parts) > 1 else f"./{near}")
+
+
+def hint(*arguments: str | Path) -> str:
+    """A command of ours, to be typed as it stands."""
+    words = (plain(each) if isinstance(each, Path) else each for each in arguments)
+    return " ".join((program(), *(shlex.quote(word) for word in words)))
+
+
+def read_file(file: Path, limit: int) -> bytes:
+    """Bytes of a file or a pipe. One that is too large is refused, a file before anything of it is read.
+
+    Raises:
+        CommandError: it is larger than `limit`.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        data = opened.read(limit + 1) if size <= limit else b""
+    if max(size, len(data)) > limit:
+        more = f"{size} bytes" if size > limit else f"more than {limit} bytes"
+        raise CommandError(f"{printable(file.name)}: {more}, at most {limit} are read", Code.USAGE)
+    return data
 
 
 def pairs(rows: Mapping[str, Any]) -> None:
@@ -107,6 +184,17 @@ def pairs(rows: Mapping[str, Any]) -> None:
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
         out().print(Text.assemble((f"{name:<{width}}  ", "bold"), printable(str(value), LINE_CHARS)))
+
+
+def totals_rows(totals: Mapping[str, int]) -> dict[str, str]:
+    """A session's totals, worded."""
+    blocked = f", {totals['tool_blocked']} blocked" if totals["tool_blocked"] else ""
+    return {
+        "tool calls": f"{totals['tool_calls']}{blocked}",
+        "tokens": f"{totals['prompt_tokens']} prompt ({totals['cached_tokens']} cached), "
+        f"{totals['completion_tokens']} completion",
+        "cost": f"{totals['cost_usd_micros'] // MICROS}.{totals['cost_usd_micros'] % MICROS:06d} USD",
+    }
 
 
 def table(rows: Iterable[tuple[str, str, str, str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,18 +14,40 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from affidavit.cli.connecting import configured, connect, execution_address, require_worker, served, web_ui
+from affidavit.cli.connecting import (
+    address_of,
+    configured,
+    connect,
+    connect_embedded,
+    execution_address,
+    require_worker,
+    served,
+    web_ui,
+)
 from affidavit.cli.embedded import Embedded, running
 from affidavit.cli.evidence import Life, checked_session, find
-from affidavit.cli.offline import Judgement, judge, read_keyring
-from affidavit.cli.output import DATA_DIR, AsJson, DataDir, emit, err, line, pairs, plain
+from affidavit.cli.offline import judge, read_keyring
+from affidavit.cli.output import (
+    DATA_DIR,
+    AsJson,
+    Code,
+    CommandError,
+    DataDir,
+    emit,
+    err,
+    given_path,
+    hint,
+    line,
+    note,
+    pairs,
+    plain,
+    read_file,
+)
 from affidavit.cli.sessions import outcome_rows, require_good
 from affidavit.contract import SessionOutcome, SessionSpec
 from affidavit.evidence.bundle import DirectoryReader, write_bundle
-from affidavit.evidence.receipt import to_bytes
 from affidavit.evidence.text import printable
-from affidavit.evidence.verify import verify_receipt
-from affidavit.importing import ImportedRun, read_run
+from affidavit.importing import RUN_LIMIT, ImportedRun, NotARun, read_run
 
 SAMPLE = "support-agent.json"
 DEMO_DIR = DATA_DIR / "demo"
@@ -80,7 +102,9 @@ class Replayed:
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN.json", help="An agent run in ATIF, v1.0 to v1.8.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN.json", parser=given_path, help="An agent run in ATIF, v1.0 to v1.8.")
+    ],
     mode: Annotated[Mode, typer.Option("--mode", help="signed: a receipt; unsigned: a trajectory.")] = "signed",
     session_id: Annotated[
         str | None, typer.Option("--session-id", help="The session's id; default: a fresh UUIDv7.")
@@ -91,12 +115,16 @@ def replay(
     """Report a recorded agent run through a session of its own, and close it.
 
     Uses the server that TEMPORAL_ADDRESS names, or one with a worker at localhost:7233; else it runs the embedded
-    mode for its own duration.
+    mode for its own duration. Says on standard error which one it is.
     """
-    imported = read_run(run.read_bytes())
+    try:
+        imported = read_run(read_file(run, RUN_LIMIT))
+    except NotARun as error:
+        raise CommandError(f"{printable(run.name)}: {error}", Code.USAGE) from None
     if session_id is not None:
         checked_session(session_id)
-    replayed = _replayed(imported, mode, session_id, data_dir)
+    with _server(data_dir) as embedded:
+        replayed = _replayed(imported, mode, session_id, embedded, dict.fromkeys((data_dir, DATA_DIR)))
     if as_json:
         emit(replayed.document())
     else:
@@ -107,51 +135,51 @@ def replay(
 def demo(data_dir: DataDir = DEMO_DIR, as_json: AsJson = False) -> None:
     """Replay a bundled sample run through a signed session, and verify its evidence offline.
 
-    Keeps everything in the data folder. The last line is the verdict on the receipt.
+    Always starts an embedded mode of its own, on free ports, whatever server runs here or is configured. Keeps
+    everything in the data folder. The last line is the verdict on the receipt.
     """
     imported = read_run(resources.files("affidavit.samples").joinpath(SAMPLE).read_bytes())
-    replayed = _replayed(imported, "signed", None, data_dir)
+    with _embedded(data_dir) as embedded:
+        replayed = _replayed(imported, "signed", None, embedded, [data_dir])
     require_good(replayed.outcome)
+    life = replayed.life
+    if life is None:
+        raise CommandError(f"no evidence of the session in {printable(plain(data_dir), 200)}")
     if not as_json:
         replayed.show()
     # From here on as an auditor would: no server, only the bundle and the signer's public keys.
-    made, judgement = _audited(replayed, data_dir)
+    made = data_dir / f"{life.session_id}.zip"
+    write_bundle(DirectoryReader(life.store), life.session_id, life.generation, made)
+    judgement = judge(made, read_keyring(life.public_keys))
     if as_json:
-        bundle = {} if made is None else {"bundle": str(made)}
-        emit({**replayed.document(), **bundle, "verification": judgement.document()})
+        emit({**replayed.document(), "bundle": str(made), "verification": judgement.document()})
     else:
+        place = ("--data-dir", data_dir)
         line("")
-        if made is not None:
-            line(f"bundle {plain(made)}, verified offline with {plain(data_dir / 'keys' / 'public.json')}:")
-        line(f"to see the Web UI again: affidavit dev --data-dir {plain(data_dir)}")
+        pairs(
+            {
+                "look at it": hint("show", life.session_id, *place),
+                "its events": hint("events", "--session", life.session_id, *place),
+                "bundle it": hint("bundle", life.session_id, "-o", "session.zip", *place),
+                "the Web UI again": hint("dev", *place),
+                "verify it": hint("verify", made, "--key", life.public_keys),
+            }
+        )
+        line("The last of them says, with no server:")
+        line("")
         judgement.show()
     raise typer.Exit(judgement.code)
-
-
-def _audited(replayed: Replayed, data_dir: Path) -> tuple[Path | None, Judgement]:
-    life = replayed.life
-    if life is None:
-        # Somebody else's server: the receipt came back with the outcome, the rest is where its worker keeps it.
-        judgement = Judgement()
-        receipt = to_bytes(replayed.outcome.receipt or {})
-        judgement.add(lambda: verify_receipt(receipt, None))
-        return None, judgement
-    made = life.data_dir / f"{life.session_id}.zip"
-    write_bundle(DirectoryReader(life.store), life.session_id, life.generation, made)
-    keyring = read_keyring(life.public_keys) if life.public_keys.exists() else None
-    return made, judge(made, keyring)
 
 
 # -- reporting ----------------------------------------------------------------------------------------
 
 
-def _replayed(run: ImportedRun, mode: Mode, session_id: str | None, data_dir: Path) -> Replayed:
-    spec = run.spec(mode=mode)
-    with _server(data_dir) as embedded:
-        outcome, namespace = asyncio.run(_report(run, spec, session_id, embedded))
-        ui = embedded.ui if embedded else web_ui()
-        life = find(outcome.session_id, outcome.generation, dict.fromkeys((data_dir, DATA_DIR)))
-    return Replayed(run, outcome, namespace, ui, life)
+def _replayed(
+    run: ImportedRun, mode: Mode, session_id: str | None, embedded: Embedded | None, data_dirs: Iterable[Path]
+) -> Replayed:
+    outcome, namespace = asyncio.run(_report(run, run.spec(mode=mode), session_id, embedded))
+    ui = embedded.ui if embedded else web_ui()
+    return Replayed(run, outcome, namespace, ui, find(outcome.session_id, outcome.generation, data_dirs))
 
 
 @contextlib.contextmanager
@@ -160,6 +188,13 @@ def _server(data_dir: Path) -> Iterator[Embedded | None]:
     if configured() is not None or asyncio.run(served()):
         yield None
         return
+    with _embedded(data_dir) as embedded:
+        note(f"server: an embedded mode of its own, data in {plain(data_dir)}")
+        yield embedded
+
+
+@contextlib.contextmanager
+def _embedded(data_dir: Path) -> Iterator[Embedded]:
     stack = contextlib.ExitStack()
     with err().status("starting the embedded mode"):
         embedded, _ = stack.enter_context(running(data_dir))
@@ -172,9 +207,10 @@ async def _report(
 ) -> tuple[SessionOutcome, str]:
     if embedded is None:
         client = await connect()
+        note(f"server: {printable(address_of(client))}, namespace {printable(client.temporal.namespace)}")
         await require_worker(client)
     else:
-        client = await connect(address=embedded.address, namespace=embedded.namespace)
+        client = await connect_embedded(embedded)
     ui = embedded.ui if embedded else web_ui()
     namespace = client.temporal.namespace
     with _progress() as bar:

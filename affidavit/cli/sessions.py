@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 
 from affidavit.cli.connecting import connect, ended, execution_address, require_worker, web_ui
 from affidavit.cli.evidence import Life, checked_session, find
 from affidavit.cli.output import (
+    CHOOSE,
     DATA_DIR,
     AsJson,
     Code,
@@ -20,47 +24,93 @@ from affidavit.cli.output import (
     Generation,
     emit,
     emit_text,
+    explained,
     line,
     note,
     pairs,
     plain,
     table,
+    totals_rows,
 )
 from affidavit.contract import SessionOutcome, SessionView
-from affidavit.errors import AffidavitUnavailable, SessionNotFound
+from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound
+from affidavit.evidence.layout import OUTCOME
 from affidavit.evidence.receipt import to_bytes
 from affidavit.evidence.text import printable
+from affidavit.validation import first_error
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session id.")]
-MICROS = 1_000_000
+ENDED = ("closed", "cancelled", "quarantined", "abandoned")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What there is to show: of a session that runs a view, of one that has ended its outcome too."""
+
+    source: Literal["temporal", "evidence store"]
+    view: SessionView | None = None
+    outcome: SessionOutcome | None = None
+    namespace: str = ""
+
+    def document(self) -> dict[str, Any]:
+        found = {"view": self.view, "outcome": self.outcome}
+        dumped = {name: each.model_dump(mode="json", exclude_none=True) for name, each in found.items() if each}
+        return {"source": self.source, **dumped}
+
+    def show(self) -> None:
+        if self.view is not None:
+            _show_view(self.view, self.namespace)
+        if self.outcome is not None:
+            if self.view is not None:
+                line("")
+                line("outcome", "bold")
+            show_outcome(self.outcome)
 
 
 def show(session: SessionId, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """Show a session as it stands; one that Temporal does not know any more from its sealed outcome."""
+    """Show a session as it stands, and how it ended; one that Temporal does not know from its sealed outcome."""
     checked_session(session)
     try:
-        view, namespace = asyncio.run(_view(session))
-    except (CommandError, AffidavitUnavailable, SessionNotFound):
-        life = find(session, None, [data_dir])
-        outcome = life.outcome() if life else None
-        if life is None or outcome is None:
-            raise
-        if as_json:
-            emit({"source": "evidence store", "outcome": outcome})
-            return
-        note(f"from the sealed outcome in {plain(life.folder)}")
-        show_outcome(SessionOutcome.model_validate(outcome))
-        return
+        look = asyncio.run(_asked(session))
+    except (CommandError, AffidavitUnavailable, SessionNotFound) as error:
+        look = _sealed(session, data_dir, error)
     if as_json:
-        emit({"source": "temporal", "view": view.model_dump(mode="json", exclude_none=True)})
+        emit(look.document())
     else:
-        _show_view(view, namespace)
+        look.show()
 
 
-async def _view(session: str) -> tuple[SessionView, str]:
+async def _asked(session: str) -> _Look:
     client = await connect()
-    await require_worker(client)
-    return await client.handle(session).view(), client.temporal.namespace
+    handle = client.handle(session)
+    if not await client.task_queue_polled():
+        # Without a worker nobody answers for a session that runs, but what has ended can still be told.
+        if (outcome := await ended(handle)) is None:
+            await require_worker(client)
+        return _Look("temporal", None, outcome)
+    view = await handle.view()
+    outcome = None
+    if view.state in ENDED:
+        with contextlib.suppress(SessionFailed):
+            outcome = await ended(handle)
+    return _Look("temporal", view, outcome, client.temporal.namespace)
+
+
+def _sealed(session: str, data_dir: Path, error: Exception) -> _Look:
+    life = find(session, None, [data_dir])
+    sealed = life.outcome() if life else None
+    if life is None or sealed is None:
+        asked, code = explained(error) or (str(error), Code.FAILED)
+        if isinstance(error, SessionNotFound):
+            asked = f"no session {printable(session)} on the Temporal server"
+        what = "evidence" if life is None else "outcome"
+        place = printable(plain(data_dir), 200)
+        raise CommandError(f"{asked}; and there is no {what} of this session in {place} {CHOOSE}", code) from None
+    note(f"from the sealed outcome in {plain(life.folder)}")
+    try:
+        return _Look("evidence store", None, SessionOutcome.model_validate(sealed))
+    except ValidationError as invalid:
+        raise CommandError(f"{OUTCOME} is no outcome: {first_error(invalid)}", Code.USAGE) from None
 
 
 def _show_view(view: SessionView, namespace: str) -> None:
@@ -77,7 +127,7 @@ def _show_view(view: SessionView, namespace: str) -> None:
             "queued": view.queue_depth,
             "events": f"{view.event_count}, published through {view.published_through}",
             "chain head": view.chain_head,
-            **_totals(view.totals.model_dump()),
+            **totals_rows(view.totals.model_dump()),
             "loop breaker": "open" if view.breaker_open else f"closed, streak {view.breaker_streak}",
             "rejected": view.rejected or None,
             "repeated": view.repeated or None,
@@ -107,10 +157,21 @@ async def _close(session: str) -> SessionOutcome:
     handle = client.handle(session)
     if not await client.task_queue_polled():
         # Without a worker nothing can be closed, but what has ended can still be told.
-        if (outcome := await ended(handle)) is not None:
-            return outcome
+        with _known(session):
+            if (outcome := await ended(handle)) is not None:
+                return outcome
         await require_worker(client)
-    return await handle.close()
+    with _known(session):
+        return await handle.close()
+
+
+@contextlib.contextmanager
+def _known(session: str) -> Iterator[None]:
+    """What Temporal does not know at all is not just "not running"."""
+    try:
+        yield
+    except SessionNotFound:
+        raise CommandError(f"no session {printable(session)} on the Temporal server") from None
 
 
 def receipt(
@@ -124,7 +185,7 @@ def receipt(
     life = find(checked_session(session), generation, [data_dir])
     data = _stored_receipt(life)
     if data is None and generation is not None:
-        raise CommandError(f"no receipt of that generation in {plain(data_dir)}")
+        raise CommandError(f"no receipt of that generation in {printable(plain(data_dir), 200)} {CHOOSE}")
     if data is None:
         data = to_bytes(asyncio.run(_receipt(session)))
     if output is None:
@@ -141,6 +202,49 @@ def receipt(
         line(f"{printable(plain(output), 200)}: receipt of session {printable(session)}")
 
 
+def promote(
+    session: SessionId,
+    generation: Generation = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Get a receipt for an unsigned session afterwards: the signer attests its trajectory as it lies in the store.
+
+    Closes the session first if it runs. A signed session gives its own receipt. Repeating it gives the same one.
+    """
+    receipt = asyncio.run(_promoted(checked_session(session), generation, data_dir))
+    if as_json:
+        emit(receipt)
+        return
+    subject = receipt["subject"]
+    pairs(
+        {
+            "session": session,
+            "receipt": receipt["receipt_id"],
+            "issued at": receipt["issued_at_iso"],
+            "key": receipt["key_id"],
+            "trajectory": subject.get("trajectory_digest"),
+            "steps": subject.get("step_count"),
+            "chain head": subject.get("chain_head"),
+        }
+    )
+
+
+async def _promoted(session: str, generation: str | None, data_dir: Path) -> Mapping[str, Any]:
+    client = await connect()
+    await require_worker(client)
+    if generation is None:
+        try:
+            return await client.handle(session).promote()
+        except SessionNotFound:
+            # Temporal forgets; the evidence does not.
+            life = find(session, None, [data_dir])
+            if life is None:
+                raise
+            generation = life.generation
+    return (await client.promote(session, generation)).receipt
+
+
 def _stored_receipt(life: Life | None) -> bytes | None:
     try:
         return None if life is None else (life.folder / "receipt.json").read_bytes()
@@ -151,7 +255,9 @@ def _stored_receipt(life: Life | None) -> bytes | None:
 async def _receipt(session: str) -> Mapping[str, Any]:
     client = await connect()
     handle = client.handle(session)
-    if await ended(handle) is None:
+    with _known(session):
+        outcome = await ended(handle)
+    if outcome is None:
         raise CommandError(f"session {printable(session)} has not ended; `affidavit close` ends it")
     return await handle.receipt()
 
@@ -181,7 +287,7 @@ def outcome_rows(outcome: SessionOutcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "steps reported": outcome.steps,
         "events": outcome.event_count,
-        **_totals(outcome.totals.model_dump()),
+        **totals_rows(outcome.totals.model_dump()),
         "stop reason": outcome.stop_reason,
         "rejected": outcome.rejected or None,
         "repeated": outcome.repeated or None,
@@ -190,14 +296,4 @@ def outcome_rows(outcome: SessionOutcome) -> dict[str, Any]:
         "receipt": outcome.receipt_id,
         "chain head": outcome.chain_head,
         "trajectory": outcome.trajectory_digest,
-    }
-
-
-def _totals(totals: Mapping[str, int]) -> dict[str, str]:
-    blocked = f", {totals['tool_blocked']} blocked" if totals["tool_blocked"] else ""
-    return {
-        "tool calls": f"{totals['tool_calls']}{blocked}",
-        "tokens": f"{totals['prompt_tokens']} prompt ({totals['cached_tokens']} cached), "
-        f"{totals['completion_tokens']} completion",
-        "cost": f"{totals['cost_usd_micros'] // MICROS}.{totals['cost_usd_micros'] % MICROS:06d} USD",
     }

@@ -16,14 +16,16 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.layout import JOURNAL, PUBLIC_KEYS, RECEIPT, is_evidence, session_prefix
+from affidavit.evidence.layout import JOURNAL, PUBLIC_KEYS, RECEIPT, TRAJECTORY, is_evidence, session_prefix
 from affidavit.evidence.text import printable
 
 README: Final = "README.txt"
 
 ENTRY_LIMIT: Final = 100_000
-TOTAL_LIMIT: Final = 4 << 30
-OBJECT_LIMIT: Final = 1 << 30
+TOTAL_LIMIT: Final = 1 << 30
+OBJECT_LIMIT: Final = 128 << 20
+TRAJECTORY_LIMIT: Final = 256 << 20
+"""Bytes of a trajectory, the one object that may be larger than `OBJECT_LIMIT`: what its own reader takes."""
 RATIO_LIMIT: Final = 200
 
 # Zip knows no time zone; its first moment stands for "no time", so that equal evidence gives equal bytes.
@@ -47,17 +49,58 @@ it called, as a chain of events, and a signed receipt over that chain (or over t
   outcome.json      how the session ended, where it was sealed
   public.json       the public keys of the signer, as the evidence store has them
 
-How to verify, offline:
+How to verify, offline
+----------------------
 
   1. Get the signer's public key from a source that you trust: from the organisation itself, not from this file.
-  2. affidavit verify THIS_FILE.zip --keys trusted-keys.json
+  2. affidavit verify THIS_FILE.zip --key trusted-keys.json
 
 What the keys mean: public.json and the key inside the receipt came along with the evidence, so whoever could
 forge the evidence could forge them as well. They are NOT a trust anchor. Without a key of your own the command
 can only say "integrity only, signer not trusted": nothing changed since somebody signed; not who that was.
 
-The chain is SHA-256 over canonical JSON (RFC 8785), the signature Ed25519 over the canonical receipt; both can be
-checked with any implementation of these standards.
+How to verify without our program
+---------------------------------
+
+JCS(x) is the canonical JSON of x by RFC 8785, in UTF-8; || joins bytes; hex is lower case. No secret is needed: the
+"mac" of an envelope is for the operator, who has the journal key, and is left out here.
+
+The signature:
+
+  S1. Read receipt.json. It has exactly 14 keys; take away signature_b64, and nothing else.
+  S2. body = JCS(what is left).
+  S3. key = base64(public_key_b64), 32 bytes. It must be, byte for byte, a key that you trust; and key_id must be the
+      first 32 hex digits of SHA-256(key).
+  S4. base64(signature_b64), 64 bytes, must be the pure Ed25519 signature (RFC 8032) of body under key. Refuse a
+      key, and a signature whose first half is a point, of small order: under those anybody can sign.
+
+The chain, where the receipt's subject.kind is "event_chain":
+
+  C1. Read journal/*.ndjson in the order of their names, line by line. A line is {"index", "payload", "mac"}; the
+      event is payload.event. index and event.metadata.sequence count 0, 1, 2, ... without a gap.
+  C2. h = SHA-256("av-genesis" || session_id), the text in ASCII, the id from the receipt.
+  C3. For each event in turn: h = SHA-256(h || JCS(event)), where h is its 32 bytes, not its hex text.
+  C4. The number of events must be subject.event_count, and the hex of the last h subject.chain_head.
+
+What the events say:
+
+  E1. Every event has session_uid equal to the receipt's session_id. Event 0 has payload.action "opened" and names
+      mode, generation, and the digest of the registration that stands in metadata.json:
+      payload.registration_sha256 = hex of SHA-256(JCS(metadata payload.registration)).
+  E2. A step's event has payload.capture_sha256: the hex of SHA-256 of the line at the same place in the file of the
+      same name in captures/, without its line feed. A line {} stands where an event has no capture. Captures may
+      have been deleted; the chain holds without them.
+  E3. The receipt's tool_calls and cost are the sums over the events: payload.allowed of "tool_call" events; of the
+      events that end a model call, metrics.prompt_tokens, completion_tokens, cached_tokens, and
+      payload.cost_usd_micros (in payload.replaced where the loop breaker has put its own event in the place).
+
+Where subject.kind is "atif_trajectory", subject.trajectory_digest is the hex of SHA-256 of the bytes of
+trajectory.json and subject.step_count the number of its steps; the chain is then named in
+trajectory.provenance.json, which only its mac protects.
+
+What lies outside: outcome.json, metadata.json but for the registration, lifecycle/ and trajectory.provenance.json are
+covered by neither chain nor signature, only by a mac. Whoever has the journal key checks those with
+affidavit verify THIS_FILE.zip --key trusted-keys.json --journal-key journal.key
 """
 
 
@@ -85,6 +128,10 @@ class BundleTooLarge(BundleError):
     """More or larger entries than are read, or a compression that only a bomb has."""
 
 
+class UnknownCompression(BundleError):
+    """An entry that is neither stored nor deflated, as a bundle's entries are."""
+
+
 class StoreReader(Protocol):
     """Read access to objects by relative POSIX name: an evidence store, a session's folder or a bundle."""
 
@@ -108,6 +155,8 @@ class DirectoryReader:
             raise UnsafeEntry(f"{printable(name)} is a symbolic link")
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {printable(name)}")
+        if path.stat().st_size > _limit(name):
+            raise BundleTooLarge(f"{printable(name)} is larger than is read")
         return path.read_bytes()
 
     def list(self, prefix: str) -> list[str]:
@@ -133,7 +182,7 @@ class Bundle:
         try:
             # Never more than the stated size, which was checked; the checksum is checked at the end.
             return self._archive.read(self._entries[name])
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        except Exception as error:  # noqa: BLE001 - a hostile file finds every fault of the zip reader
             raise NotABundle(f"damaged entry {printable(name)}: {printable(str(error))}") from None
 
     def list(self, prefix: str) -> list[str]:
@@ -155,11 +204,11 @@ def open_bundle(path: Path) -> Bundle:
     """Open a bundle and check every entry's name, kind and size before anything is unpacked.
 
     Raises:
-        NotABundle, UnsafeEntry, BundleTooLarge.
+        NotABundle, UnsafeEntry, BundleTooLarge, UnknownCompression.
     """
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - as in `Bundle.read`
         raise NotABundle(f"{printable(path.name)} is not a readable zip file") from None
     try:
         return Bundle(archive, _checked(archive.infolist()))
@@ -179,6 +228,7 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
     Raises:
         NothingToBundle: there is no receipt or no journal.
         BundleExists: ``out`` exists.
+        BundleTooLarge: `open_bundle` would not read it.
     """
     prefix = session_prefix(session_id, generation) + "/"
     names = sorted(
@@ -194,7 +244,11 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
     try:
         with temporary.open("xb") as file:
             with zipfile.ZipFile(file, "w") as archive:
+                total = 0
                 for name, data in _contents(store, prefix, names):
+                    total += len(data)
+                    if len(data) > _limit(name) or total > TOTAL_LIMIT:
+                        raise BundleTooLarge("the evidence is larger than a bundle that is read; hand over the folder")
                     _write(archive, name, data)
             file.flush()
             os.fsync(file.fileno())
@@ -203,6 +257,11 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
             out.hardlink_to(temporary)
         except FileExistsError:
             raise BundleExists(f"{printable(out.name)} exists") from None
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)).name != temporary.name:
+            raise
+        # The user knows the bundle's name, not that of a file that was to become it.
+        raise OSError(error.errno, error.strerror, str(out)) from None
     finally:
         temporary.unlink(missing_ok=True)
     _sync(out.parent)
@@ -251,12 +310,18 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
         if info.is_dir() or kind not in (0, stat.S_IFREG):
             raise UnsafeEntry(f"entry {shown} is not a regular file")
-        if info.file_size > OBJECT_LIMIT:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UnknownCompression(f"entry {shown} is neither stored nor deflated")
+        if info.file_size > _limit(name):
             raise BundleTooLarge(f"entry {shown} is larger than is read")
         if info.file_size > RATIO_LIMIT * max(info.compress_size, 1):
             raise BundleTooLarge(f"entry {shown} is compressed like a zip bomb")
         entries[name] = info
     return entries
+
+
+def _limit(name: str) -> int:
+    return TRAJECTORY_LIMIT if name.rpartition("/")[2] == TRAJECTORY else OBJECT_LIMIT
 
 
 def _safe(name: str) -> PurePosixPath:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from affidavit.evidence import chain
@@ -45,7 +45,22 @@ from affidavit.evidence.sources import (
 from affidavit.evidence.text import printable
 from affidavit.evidence.totals import Totals, final_stop_reason
 
+EVENT_CHECKS = (
+    "session",
+    "sequence",
+    "chain",
+    "opening",
+    "event form",
+    "identity",
+    "totals",
+    "stop reason",
+    "lifecycle",
+)
+"""What `check_events` looks at in any case, in its order."""
+
 _SESSION_CLOSED = 4
+_SUCCESS = 1
+_CLASSES = {"receipt": "agent.receipt", "closed": "agent.session"}
 
 
 def check_events(
@@ -85,12 +100,14 @@ def check_events(
         _opening(chained[0], generation or chained[0].generation)
     with report.checking("event form", f"{count} events are valid"):
         _valid(chained)
-    _meaning(report, receipt, chained)
-    if after:
-        with report.checking("lifecycle", f"{len(after)} lifecycle events agree with receipt and chain"):
-            _lifecycle(receipt, after, promised, count)
-    else:
+    totals = _meaning(report, receipt, chained)
+    if not after:
         report.leave("lifecycle", "the source holds no lifecycle events")
+        return
+    with report.checking("lifecycle", f"{len(after)} lifecycle events agree with receipt and chain"):
+        _lifecycle(receipt, chained, after, promised, cancelled=totals.cancel_requested)
+    for absent in sorted({"receipt", "closed"} - {each.payload["action"] for each in after}):
+        report.leave("lifecycle", f"the source holds no {absent} event")
 
 
 def _unauthentic(chained: Iterable[Found], keys: tuple[bytes, ...], domain: str) -> list[int]:
@@ -178,11 +195,14 @@ def _valid(found: Iterable[Found]) -> None:
             raise InvalidChainEvent(f"event {each.sequence} is not valid: {printable(str(violations[0]), 200)}")
 
 
-def _meaning(report: Report, receipt: Receipt, chained: Sequence[Found]) -> None:
+def _meaning(report: Report, receipt: Receipt, chained: Sequence[Found]) -> Totals:
+    agent = who(receipt.ai_agent)
     with report.checking("identity", "the agent is the same in all events and in the receipt"):
         for each in chained:
-            if _who(each.event.get("ai_agent")) != _who(receipt.ai_agent):
+            if who(each.event.get("ai_agent")) != agent:
                 raise IdentityMismatch(f"event {each.sequence} names another agent than the receipt")
+            if each.record is not None and each.record.identity != each.event["ai_agent"]:
+                raise IdentityMismatch(f"event {each.sequence} and its record name different agents")
     if chained[-1].event["ai_agent"].get("ttl_remaining_s") != receipt.ai_agent.ttl_remaining_s:
         report.leave("ttl_remaining_s", "differs from the last event's: renewed since, which no event records")
     with report.checking("totals", "calls, tokens and cost are the sums over the events"):
@@ -200,9 +220,10 @@ def _meaning(report: Report, receipt: Receipt, chained: Sequence[Found]) -> None
             raise StopReasonMismatch("the receipt's stop reason does not follow from the events")
     if receipt.stop_reason_id != follows:
         report.leave("stop reason", "Session Closed: an idle close, which no event records")
+    return totals
 
 
-def _who(agent: Identity | Any) -> Any:
+def who(agent: Identity | Any) -> Any:
     """The identity triple in a comparable form (1 and True are not the same)."""
     document = agent.model_dump(exclude_none=True) if isinstance(agent, Identity) else agent
     if not isinstance(document, dict):
@@ -210,12 +231,21 @@ def _who(agent: Identity | Any) -> Any:
     return canonicalize({name: value for name, value in document.items() if name != "ttl_remaining_s"})
 
 
-def _lifecycle(receipt: Receipt, after: Sequence[Found], promised: tuple[str, int] | None, count: int) -> None:
-    signed = isinstance(receipt.subject, EventChain)
+def _lifecycle(
+    receipt: Receipt,
+    chained: Sequence[Found],
+    after: Sequence[Found],
+    promised: tuple[str, int] | None,
+    *,
+    cancelled: bool,
+) -> None:
+    """All that can be said of events which no chain covers: whether they fit what one covers."""
+    signed, count = isinstance(receipt.subject, EventChain), len(chained)
+    opening, last = chained[0], chained[-1].event["time"]
     numbers = {"receipt": count if signed else count + 1, "closed": count + 1 if signed else count}
     seen: set[str] = set()
     _valid(after)
-    for each in after:
+    for each in sorted(after, key=lambda each: each.sequence):
         action = str(each.payload["action"])
         if action not in numbers:
             raise LifecycleMismatch(f"the session is {action}: such a session has no receipt")
@@ -224,28 +254,36 @@ def _lifecycle(receipt: Receipt, after: Sequence[Found], promised: tuple[str, in
         seen.add(action)
         if each.sequence != numbers[action]:
             raise LifecycleMismatch(f"the {action} event is numbered {each.sequence}, not {numbers[action]}")
-        if action == "receipt" and not _same(each.payload, _announced(receipt)):
+        if who(each.event["ai_agent"]) != who(receipt.ai_agent):
+            raise IdentityMismatch(f"the {action} event names another agent than the receipt")
+        form = (_CLASSES[action], _SUCCESS, opening.event["metadata"]["product"])
+        if (each.event["class_name"], each.event["status_id"], each.event["metadata"]["product"]) != form:
+            raise LifecycleMismatch(f"the {action} event has another class, status or product than such an event has")
+        if each.event["time"] < last:
+            raise LifecycleMismatch(f"the {action} event is dated before the event that it follows")
+        last = each.event["time"]
+        if action == "receipt" and canonicalize(each.payload) != canonicalize(_announced(receipt)):
             raise LifecycleMismatch("the receipt event carries another receipt")
-        if (
-            action == "closed"
-            and promised
-            and not _same(each.payload, {"chain_head": promised[0], "event_count": promised[1]})
-        ):
-            raise LifecycleMismatch("the closed event states another chain")
+        closing = {
+            "action": "closed",
+            "mode": opening.payload.get("mode"),
+            "outcome": "cancelled" if cancelled else "closed",
+            "chain_head": promised[0] if promised else each.payload.get("chain_head"),
+            "event_count": count,
+        }
+        if action == "closed" and canonicalize(each.payload) != canonicalize(closing):
+            raise LifecycleMismatch("the closed event states another chain, mode or outcome than the events")
 
 
 def _announced(receipt: Receipt) -> dict[str, Any]:
     document = receipt.document()
     return {
+        "action": "receipt",
         "receipt_id": receipt.receipt_id,
         "key_id": receipt.key_id,
         "subject": document["subject"],
         "receipt": document,
     }
-
-
-def _same(payload: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-    return canonicalize({name: payload.get(name) for name in expected}) == canonicalize(dict(expected))
 
 
 def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:

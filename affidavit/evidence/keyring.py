@@ -143,9 +143,12 @@ class Keyring:
 def _single_key(text: bytes) -> bytes:
     try:
         key = text.decode("ascii")
-        return bytes.fromhex(key) if re.fullmatch("[0-9a-fA-F]{64}", key) else decode_base64(key)
+        raw = bytes.fromhex(key) if re.fullmatch("[0-9a-fA-F]{64}", key) else decode_base64(key)
     except ValueError:
-        raise MalformedKey("neither a JSON list of keys nor one key as base64 or hex") from None
+        raw = b""
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise MalformedKey("neither a JSON list of keys nor one key of 32 bytes as base64 or hex")
+    return raw
 
 
 def _entry(entry: Any, number: int) -> RingKey:

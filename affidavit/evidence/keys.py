@@ -88,8 +88,12 @@ def key_id_of(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()[:KEY_ID_DIGITS]
 
 
-def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES) -> bytes:
+def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES, setting: str | None = None) -> bytes:
     """The ``length`` raw bytes of a secret file.
+
+    Args:
+        setting: what told the path. A path that cannot be opened is then not repeated: it may be the secret itself,
+            pasted where a path belongs.
 
     Raises:
         KeyFileError: a subclass for each reason: missing, symbolic link, not a regular file, any right for group or
@@ -102,7 +106,8 @@ def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise SecretIsSymlink(f"{name} is a symbolic link") from None
-        raise SecretMissing(f"{name} cannot be opened: {os.strerror(error.errno or 0)}") from None
+        what = name if setting is None else f"{setting}: a file that it names"
+        raise SecretMissing(f"{what} cannot be opened: {os.strerror(error.errno or 0)}") from None
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
@@ -148,9 +153,9 @@ class Signer:
         self.key_id = key_id_of(self.public_key)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Signer:
+    def from_file(cls, path: str | os.PathLike[str], *, setting: str | None = None) -> Signer:
         """The signer whose seed is in a secret file (see `read_secret_file`)."""
-        return cls(read_secret_file(path))
+        return cls(read_secret_file(path, setting=setting))
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte pure Ed25519 signature of ``message``."""
@@ -185,12 +190,11 @@ def generate(directory: Path) -> GeneratedKeys:
     made = GeneratedKeys("", directory / SEED_FILE, directory / JOURNAL_KEY_FILE, directory / PUBLIC_FILE)
     seed = secrets.token_bytes(SECRET_BYTES)
     signer = Signer(seed)
-    ring = json.dumps([{"public_key_b64": signer.public_key_b64}], indent=2) + "\n"
     contents = (
         (made.seed, seed, 0o600),
         (made.journal_key, secrets.token_bytes(SECRET_BYTES), 0o600),
         # Last: whoever sees the public keys sees a complete set.
-        (made.public_keys, ring.encode(), 0o644),
+        (made.public_keys, _ring(signer), 0o644),
     )
     for path, _, _ in contents:
         if os.path.lexists(path):
@@ -209,6 +213,23 @@ def generate(directory: Path) -> GeneratedKeys:
         raise
     _sync_directory(directory)
     return GeneratedKeys(signer.key_id, made.seed, made.journal_key, made.public_keys)
+
+
+def write_public_keys(seed: Path, public_keys: Path) -> None:
+    """Write the keyring of a seed's own key, where there is none.
+
+    Raises:
+        KeyFileError: the seed cannot be used, or somebody else has just written it.
+    """
+    try:
+        _create(public_keys, _ring(Signer.from_file(seed)), 0o644)
+    except FileExistsError:
+        raise KeysExist("another process is generating keys here") from None
+    _sync_directory(public_keys.parent)
+
+
+def _ring(signer: Signer) -> bytes:
+    return f"{json.dumps([{'public_key_b64': signer.public_key_b64}], indent=2)}\n".encode()
 
 
 def _checked(secret: bytes, name: str, length: int) -> bytes:

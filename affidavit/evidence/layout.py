@@ -24,6 +24,9 @@ JOURNAL = "journal"
 CAPTURES = "captures"
 LIFECYCLE = "lifecycle"
 
+PAYLOADS = "payloads"
+"""Folder beside a session's generations: big payloads that were kept out of Temporal's history, for all its lives."""
+
 _NUMBER_DIGITS = 12
 _GENERATION = re.compile(r"[0-9a-zA-Z-]{1,64}")
 _EVIDENCE = re.compile(
@@ -38,7 +41,7 @@ class BadObjectName(EvidenceError):
 
 def check_generation(generation: str) -> str:
     """Return ``generation`` if it is one plain word (a run id); raise `BadObjectName` otherwise."""
-    if not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
+    if not isinstance(generation, str) or not _GENERATION.fullmatch(generation) or generation == PAYLOADS:
         raise BadObjectName(f"generation is not a run id: {printable(str(generation))}")
     return generation
 
@@ -86,6 +89,16 @@ def trajectory_name(session_id: str, generation: str) -> str:
 def provenance_name(session_id: str, generation: str) -> str:
     """The envelope that ties the trajectory to the chain."""
     return f"{session_prefix(session_id, generation)}/{PROVENANCE}"
+
+
+def lives_prefix(stem: str) -> str:
+    """Folder of all lives of a session, by its stem: its generations, and `PAYLOADS`."""
+    return f"sessions/{stem}"
+
+
+def payload_name(stem: str, sha256: str) -> str:
+    """A payload kept out of the history; ``stem`` is the session's, ``sha256`` the digest of the object's bytes."""
+    return f"{lives_prefix(stem)}/{PAYLOADS}/{sha256}.bin"
 
 
 def is_evidence(relative: str) -> bool:

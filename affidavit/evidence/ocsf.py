@@ -153,9 +153,10 @@ def validate_event(event: Any) -> list[Violation]:
     """
     if not isinstance(event, dict):
         return [Violation("", "must be an object")]
-    found = [*_object("", event, _EVENT, closed=False), *_class(event), *_mirror(event), *_stop(event)]
-    places = {violation.path for violation in found}
-    found.extend(violation for violation in _canonical(event) if violation.path not in places)
+    found = [*_object((), event, _EVENT, closed=False), *_class(event), *_mirror(event), *_stop(event)]
+    if not _has_form(event):
+        places = {violation.path for violation in found}
+        found.extend(violation for violation in _canonical(event) if violation.path not in places)
     return found
 
 
@@ -239,22 +240,26 @@ _EVENT: Final[_Fields] = {
 }
 
 
-def _object(path: str, value: Any, fields: _Fields, *, closed: bool = True) -> Iterator[Violation]:
-    """Violations of one object and of those below it; the recursion is as deep as `_EVENT`."""
+def _object(path: tuple[str, ...], value: Any, fields: _Fields, *, closed: bool = True) -> Iterator[Violation]:
+    """Violations of one object and of those below it; the recursion is as deep as `_EVENT`.
+
+    A path becomes text only where something is wrong: an auditor reads very many events with which nothing is.
+    """
     if not isinstance(value, dict):
-        yield Violation(path, "must be an object")
+        yield Violation(".".join(path), "must be an object")
         return
     for name, check in fields.items():
-        place = _join(path, name)
         if name not in value:
             if name not in _OPTIONAL and fields is not _METRICS:
-                yield Violation(place, "is missing")
-        elif isinstance(check, Mapping):
-            yield from _object(place, value[name], check)
+                yield Violation(".".join((*path, name)), "is missing")
+        elif isinstance(check, dict):
+            yield from _object((*path, name), value[name], check)
         elif message := check(value[name]):
-            yield Violation(place, message)
-    if closed:
-        yield from (Violation(_join(path, name), "is not a known field") for name in value if name not in fields)
+            yield Violation(".".join((*path, name)), message)
+    if closed and not value.keys() <= fields.keys():
+        for name in value:
+            if name not in fields:
+                yield Violation(_join(".".join(path), name), "is not a known field")
 
 
 def _class(event: dict[str, Any]) -> Iterator[Violation]:
@@ -286,6 +291,29 @@ def _stop(event: dict[str, Any]) -> Iterator[Violation]:
         yield Violation("stop_reason", f"is the caption of another reason than {reason}")
     elif own is not None and reason not in IN_OWN_WORDS and text != own:
         yield Violation("stop_reason", f"must be {own!r} for {reason}")
+
+
+def _has_form(event: dict[str, Any]) -> bool:
+    """Whether `_canonical` finds nothing, without a path built: level by level."""
+    level: list[Any] = [event]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for holder in level:
+            if isinstance(holder, dict):
+                if any(_scalar_fault(name) for name in holder if type(name) is not str or not name.isascii()):
+                    return False
+                values: Iterable[Any] = holder.values()
+            else:
+                values = holder
+            for value in values:
+                if isinstance(value, (dict, list)):
+                    below.append(value)
+                elif not (type(value) is str and value.isascii()) and _scalar_fault(value):
+                    return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _canonical(event: dict[str, Any]) -> Iterator[Violation]:

@@ -120,13 +120,21 @@ class Unchecked:
 class Report:
     """What an auditor learns.
 
-    ``trusted`` is true only if the signature is by a key of the given keyring and nothing was refused.
+    ``trusted`` is true only if the signature is by a key of the given keyring and nothing was refused. ``generation``
+    is the one that the events state; None where there are none. ``unchecked`` names after a refusal what was not
+    reached any more.
     """
 
     receipt: Receipt | None = None
+    generation: str | None = None
     trusted: bool = False
     checks: list[Check] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
+    _planned: list[str] = field(default_factory=list, repr=False)
+
+    def plan(self, *names: str) -> None:
+        """Announce checks, so that a refusal can name those that it has kept from being made."""
+        self._planned += names
 
     def leave(self, name: str, reason: str) -> None:
         """Note something that could not be checked."""
@@ -140,6 +148,10 @@ class Report:
         except EvidenceError as error:
             self.checks.append(Check(name, "refused", str(error)))
             self.trusted = False
+            reached = {each.name for each in self.checks} | {each.name for each in self.unchecked}
+            for planned in self._planned:
+                if planned not in reached:
+                    self.leave(planned, "not reached")
             if isinstance(error, VerificationError):
                 error.report = self
                 raise

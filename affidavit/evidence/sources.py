@@ -32,6 +32,9 @@ from affidavit.evidence.strict import read_json
 LINE_LIMIT: Final = 64 << 20
 """Bytes of one line of a dump that are read at most."""
 
+SEGMENT_LINES: Final = 4096
+"""Lines of a journal segment that are read at most; a worker writes one for each step of a batch, 64."""
+
 LIFECYCLE_ACTIONS = frozenset({"receipt", "closed", "quarantined", "abandoned"})
 
 
@@ -63,12 +66,20 @@ def optional(store: StoreReader, name: str) -> bytes | None:
         return None
 
 
+def count_lines(data: bytes) -> int:
+    """How many `lines` there are, before memory is spent on them."""
+    return data.count(b"\n") + (not data.endswith(b"\n")) if data else 0
+
+
 def lines(data: bytes) -> list[bytes]:
     return data.removesuffix(b"\n").split(b"\n") if data else []
 
 
 def read_segment(store: StoreReader, name: str) -> Iterator[Found]:
-    for number, line in enumerate(lines(store.read(name)), start=1):
+    data = store.read(name)
+    if count_lines(data) > SEGMENT_LINES:
+        raise UnreadableEvidence(f"{name} has more lines than a segment, {SEGMENT_LINES}")
+    for number, line in enumerate(lines(data), start=1):
         place = f"{name} line {number}"
         try:
             envelope = parse_envelope(line)

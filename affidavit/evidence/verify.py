@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from affidavit.evidence.bundle import README, Bundle, DirectoryReader, StoreReader, open_bundle
-from affidavit.evidence.eventcheck import check_events
+from affidavit.evidence.eventcheck import EVENT_CHECKS, check_events, who
 from affidavit.evidence.journal import (
     Metadata,
     authenticate,
@@ -66,6 +66,7 @@ from affidavit.evidence.scalars import sha256_hex
 from affidavit.evidence.sources import (
     LIFECYCLE_ACTIONS,
     Found,
+    count_lines,
     lines,
     looks_like_zip,
     numbered,
@@ -109,6 +110,8 @@ __all__ = [
 Source: TypeAlias = "Path | StoreReader"
 """A generation's folder, a bundle or a dump by path; or any reader of a generation's objects."""
 
+_UNAUTHENTIC = "agrees with the receipt, but nothing but the journal key shows who wrote it"
+
 
 def verify_receipt(receipt: bytes, keyring: Keyring | None, *, trajectory: bytes | None = None) -> Report:
     """Verify a receipt alone, or with the trajectory that it names.
@@ -122,6 +125,7 @@ def verify_receipt(receipt: bytes, keyring: Keyring | None, *, trajectory: bytes
         VerificationError: with the partial report in ``report``.
     """
     report = Report()
+    report.plan("receipt form", _signature(keyring), *(() if trajectory is None else ("trajectory",)))
     parsed = _receipt(report, receipt, keyring)
     if isinstance(parsed.subject, EventChain):
         report.leave("events", "no events were given; the receipt alone says nothing about their content")
@@ -154,20 +158,26 @@ def verify_with_events(
         OSError: the source cannot be read.
     """
     report, keys = Report(), tuple(journal_keys or ())
+    report.plan("receipt present", "receipt form", _signature(keyring), "events", *EVENT_CHECKS)
     if isinstance(source, Path):
         if not source.is_dir() and not looks_like_zip(source):
             parsed = _given(report, receipt, keyring)
             with report.checking("events", "every line of the dump was read"):
                 found = list(read_dump(source))
+            report.generation = found[0].generation if found else None
             after = [each for each in found if each.payload.get("action") in LIFECYCLE_ACTIONS]
             chained = [each for each in found if each.payload.get("action") not in LIFECYCLE_ACTIONS]
             chained.sort(key=lambda each: each.sequence)  # topics are dumped one after the other
             check_events(report, parsed, chained, after, None, ())
+            if after:
+                report.leave("lifecycle MACs", _UNAUTHENTIC)
             report.leave("journal", "a dump holds neither MACs, captures nor metadata")
             return report
+        report.plan("lifecycle records", "captures", "metadata")
         with report.checking("source", "the source was opened"):
             store: StoreReader = DirectoryReader(source) if source.is_dir() else open_bundle(source)
     else:
+        report.plan("lifecycle records", "captures", "metadata")
         store = source
     try:
         data = optional(store, RECEIPT) if receipt is None else receipt
@@ -177,6 +187,10 @@ def verify_with_events(
         if isinstance(store, Bundle) and isinstance(source, Path):
             store.close()
     return report
+
+
+def _signature(keyring: Keyring | None) -> str:
+    return "signature integrity" if keyring is None else "signature"
 
 
 def _given(report: Report, data: bytes | None, keyring: Keyring | None) -> Receipt:
@@ -223,7 +237,7 @@ def _store(
     with report.checking("events", "every record of the journal was read"):
         segments = {name: list(read_segment(store, name)) for name in numbered(store, JOURNAL)}
         found = [each for segment in segments.values() for each in segment]
-        generation = _generation(store, found)
+        report.generation = generation = _generation(store, found)
     if isinstance(receipt.subject, EventChain):
         promised: tuple[str, int] | None = (receipt.subject.chain_head, receipt.subject.event_count)
         if trajectory is not None:
@@ -239,6 +253,8 @@ def _store(
             for each in lifecycle:
                 assert each.envelope is not None
                 authenticate(each.envelope, keys=keys, domain=domain, index=each.sequence)
+    elif lifecycle:
+        report.leave("lifecycle MACs", _UNAUTHENTIC)
     _captures(report, store, segments)
     _metadata(report, receipt, store, found[0], generation, keys)
     outcome = optional(store, OUTCOME)
@@ -246,9 +262,15 @@ def _store(
         with report.checking("outcome", "outcome.json is authentic"):
             _authentic(outcome, keys, domain_outcome(receipt.session_id, generation), None)
     elif outcome is not None:
-        report.leave("outcome", "no journal key was given for the MAC of outcome.json")
-    if not keys:
-        report.leave("journal MACs", "no journal key was given; the chain covers the events all the same")
+        report.leave("outcome", "outcome.json was not read: nothing but the journal key shows who wrote it")
+    else:
+        report.leave("outcome", "the source does not hold outcome.json")
+    if not keys and isinstance(receipt.subject, EventChain):
+        report.leave(
+            "journal MACs", "no journal key was given; the chain covers the events, but not what is written beside them"
+        )
+    elif not keys:
+        report.leave("journal MACs", "no journal key was given; nothing that is signed covers the events")
     if PUBLIC_KEYS in store.list(""):
         report.leave("public.json", "came along with the evidence and was not used: it is no trust anchor")
     known = {README, PUBLIC_KEYS}
@@ -319,10 +341,10 @@ def _captures(report: Report, store: StoreReader, segments: Mapping[str, list[Fo
     with report.checking("captures", "each one that is there has the digest in its event"):
         for name in names:
             segment = segments.get(name.replace(CAPTURES, JOURNAL, 1))
-            stored = lines(store.read(name))
-            if segment is None or len(stored) != len(segment):
+            stored = store.read(name)
+            if segment is None or count_lines(stored) != len(segment):
                 raise CaptureMismatch(f"{name} does not go with a journal segment line by line")
-            for found, line in zip(segment, stored, strict=True):
+            for found, line in zip(segment, lines(stored), strict=True):
                 stated = found.payload.get("capture_sha256")
                 if line != b"{}" if stated is None else sha256_hex(line) != stated:
                     raise CaptureMismatch(f"the capture of event {found.sequence} is not the one in its event")
@@ -346,7 +368,7 @@ def _metadata(
     if data is None:
         report.leave("metadata", "the source does not hold metadata.json")
         return
-    with report.checking("metadata", "session, generation and registration are those of the opening event"):
+    with report.checking("metadata", "session, agent, product version and registration are those of the opening event"):
         metadata = Metadata.read(_authentic(data, keys, domain_metadata(receipt.session_id, generation), 0))
         if metadata.session_id != receipt.session_id:
             raise MixedSessions("metadata.json belongs to another session")
@@ -355,3 +377,11 @@ def _metadata(
         for name in ("mode", "content", "registration_sha256"):
             if getattr(metadata, name) != opening.payload.get(name):
                 raise MetadataMismatch(f"metadata.json and the opening event differ in {name}")
+        if who(metadata.identity) != who(opening.event["ai_agent"]):
+            raise MetadataMismatch("metadata.json and the opening event differ in identity")
+        if metadata.product_version != opening.event["metadata"]["product"]["version"]:
+            raise MetadataMismatch("metadata.json and the opening event differ in product_version")
+    if not keys:
+        report.leave(
+            "metadata MAC", "agrees with the opening event, but nothing but the journal key shows who wrote it"
+        )

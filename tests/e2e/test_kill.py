@@ -24,12 +24,13 @@ from tests.support.halves import check_once
 from tests.support.processes import WORKERS, environment, line, process
 from tests.support.rig import Rig, actions, signal_text
 from tests.support.taps import LIMIT_S
+from tests.support.waiting import signalled
 from workers.devserver import DevServer
 
 RECOVERY_S = 20.0
 """After a kill, sessions move again within this time (behaviours H6)."""
 
-FIRST: list[dict[str, Any]] = [
+_FIRST: list[dict[str, Any]] = [
     {"kind": "model_request", "messages": [{"role": "user", "content": "find the needle"}], "attempt_id": "a1"},
     {
         "kind": "model_response",
@@ -41,12 +42,15 @@ FIRST: list[dict[str, Any]] = [
     },
     {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True, "arguments": {"q": "needle"}},
 ]
-SECOND: list[dict[str, Any]] = [
+_SECOND: list[dict[str, Any]] = [
     {"kind": "tool_result", "call_id": "c1", "content": {"found": 1}},
     {"kind": "tool_call", "call_id": "c2", "tool": "rm", "allowed": False, "stage": "policy", "reason": "no"},
     {"kind": "model_failure", "reason": "timeout"},
     {"kind": "model_response", "text": "It is there.", "finish_reason": "stop"},
 ]
+# Numbered here, because each handle numbers under a name of its own, and the events of two sessions are compared.
+FIRST = [{**step, "producer": "agent", "producer_seq": number} for number, step in enumerate(_FIRST, 1)]
+SECOND = [{**step, "producer": "agent", "producer_seq": number} for number, step in enumerate(_SECOND, 4)]
 ACTIONS = [
     "opened",
     "model_request",
@@ -93,6 +97,7 @@ async def report(session: SessionHandle, rig: Rig) -> SessionOutcome:
     """The whole run of an agent, one rejected message among its steps."""
     await session.record(*FIRST)
     workflow = rig.client.temporal.get_workflow_handle(session.session_id)
+    await signalled(workflow, 1)
     await workflow.signal(SIGNAL_RECORD, signal_text('{"steps":[{"kind":"x"}]}'))
     await session.record(*SECOND)
     return await session.close()

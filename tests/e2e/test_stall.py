@@ -35,6 +35,7 @@ async def a_store_that_is_down_stalls_and_never_poisons(rig: Rig) -> None:
         session = await rig.open()
         before = int(time.time() * 1000)
         await session.record(call(1), call(2))
+        await session.view()  # they are sent
         submitted = asyncio.create_task(rig.client.handle(session.session_id).submit(call(3)))
         view = await eventually(session.view, lambda view: view.stalled is not None)
         assert view.stalled is not None

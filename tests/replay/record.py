@@ -20,12 +20,15 @@ from temporalio.client import WorkflowFailureError
 from affidavit.client import SessionHandle
 from affidavit.contract import SIGNAL_RECORD, Agent
 from affidavit.errors import AffidavitError
-from tests.support.halves import bus_of, store_of
+from tests.support.halves import bus_of, journaling, signing, store_of, until
 from tests.support.rig import AGENT, Rig, signal_text
-from tests.support.taps import Outage, TapBus, TapStore
+from tests.support.taps import LIMIT_S, Outage, TapBus, TapStore
+from tests.support.waiting import eventually
 from workers.devserver import DevServer
 
 HISTORIES: Final = Path(__file__).with_name("histories")
+RUN_EVENTS: Final = 60
+"""Where the server that records `rolled_over` suggests a new run."""
 
 REQUEST = {"kind": "model_request", "messages": [{"role": "user", "content": "find the needle"}], "attempt_id": "a1"}
 RESPONSE = {
@@ -40,34 +43,46 @@ CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True,
 BLOCKED = {"kind": "tool_call", "call_id": "c2", "tool": "rm", "allowed": False, "stage": "policy", "reason": "no"}
 RESULT = {"kind": "tool_result", "call_id": "c1", "content": {"found": 1}, "ttl_remaining_s": 300}
 FAILURE = {"kind": "model_failure", "reason": "timeout", "status": 504, "claimed_time": "2020-01-01T00:00:00Z"}
+NUMBERED = {**CALL, "producer": "tools"}
 SAME = {"kind": "model_response", "text": "Let me try that again.", "usage": {"prompt_tokens": 600}}
 
 
 async def every_kind(rig: Rig, session_id: str = "recorded-every-kind") -> SessionHandle:
-    """All kinds of steps, rejected messages, a trip and its reset, identities, every update; closed."""
+    """Steps and messages of every kind, repeats, a gap, a trip and its reset, identities, every update; closed."""
     session = await rig.open(session_id=session_id)
     workflow = rig.client.temporal.get_workflow_handle(session.session_id)
+    await session.admit("a1")
     await session.record(REQUEST, RESPONSE, CALL)
+    await session.view()  # they are sent before what goes past the handle
     await workflow.signal(SIGNAL_RECORD, signal_text("no json"))
     await workflow.signal(SIGNAL_RECORD, args=[1, 2])
     await workflow.signal("unheard-of", "x")
     await workflow.signal("tool_call", BLOCKED)
     await session.flush()
     await session.submit(RESULT, FAILURE)
+    await session.submit({**NUMBERED, "producer_seq": 1}, {**NUMBERED, "producer_seq": 3})
+    await session.submit({**NUMBERED, "producer_seq": 1})
+    with suppress(AffidavitError):
+        await session.submit({**NUMBERED, "producer_seq": 1, "tool": "another"})
     await session.refresh_identity(AGENT.model_copy(update={"ttl_remaining_s": 900}))
     with suppress(AffidavitError):
         await session.refresh_identity(Agent(version="1", charter="triage", instance_uid="another"))
     for _ in range(6):
         await session.record(SAME)
     assert (await session.submit(SAME)).breaker_open
+    await asyncio.sleep(1.1)  # refusals less than a second apart are told at close, and order is compared
+    with suppress(AffidavitError):
+        await session.admit("a2")
     await session.reset_breaker(by="operator", reason="it was no loop")
+    await session.admit("a2")
+    await session.record({**FAILURE, "attempt_id": "a2"})
     with suppress(AffidavitError):
         await rig.open(session_id=session.session_id, mode="unsigned")
     await rig.open(session_id=session.session_id)
     await session.view()
     await session.record(*({**CALL, "call_id": f"many-{number}"} for number in range(70)))
     outcome = await session.close()
-    assert (outcome.status, outcome.rejected) == ("closed", 3)
+    assert (outcome.status, outcome.rejected, outcome.repeated) == ("closed", 3, 1)
     return session
 
 
@@ -112,6 +127,40 @@ async def quarantined(rig: Rig) -> SessionHandle:
     return session
 
 
+async def rolled_over(rig: Rig) -> SessionHandle:
+    """Handed on three times: at rest, with a batch that is not journaled and messages unread, and while it seals."""
+    full: list[bool] = []
+    outage = Outage(lambda: OSError(28, "No space left on device"))
+    store = TapStore(store_of(rig), before=lambda _: outage.strike() if full else None)
+
+    async def in_run(number: int) -> None:
+        await eventually(session.view, lambda view: view.runs >= number, within=LIMIT_S)
+
+    async with journaling(rig, store=store):
+        session = await rig.open(session_id="recorded-rolled-over")
+        workflow = rig.client.temporal.get_workflow_handle(session.session_id)
+        await session.admit("a1")
+        await session.record(REQUEST, RESPONSE, {**NUMBERED, "producer_seq": 1})
+        while (await session.view()).runs < 2:
+            await session.submit(CALL)
+        full.append(True)
+        await workflow.signal("tool_call", BLOCKED)
+        await outage.met_times(1)
+        for number in range(RUN_EVENTS):
+            await workflow.signal("tool_call", {**NUMBERED, "producer_seq": 3 + number})
+        await in_run(3)
+        outage.end()
+        closing = asyncio.create_task(session.close())
+        await until(session, "sealing")
+        for _ in range(RUN_EVENTS):
+            await workflow.signal("tool_call", BLOCKED)
+        await in_run(4)
+        async with signing(rig):
+            outcome = await closing
+    assert (outcome.status, outcome.late_steps) == ("closed", RUN_EVENTS)
+    return session
+
+
 async def bad_start(rig: Rig) -> SessionHandle:
     """A start argument that cannot be read."""
     handle = await rig.client.temporal.start_workflow(
@@ -131,12 +180,31 @@ WITH_A_WORKER: Final[tuple[Callable[[Rig], Awaitable[SessionHandle]], ...]] = (
 )
 
 
+async def runs(rig: Rig, session_id: str) -> list[str]:
+    """The run ids of a session, in order."""
+    temporal = rig.client.temporal
+    found = [(await temporal.get_workflow_handle(session_id).describe()).run_id]
+    while True:
+        history = await temporal.get_workflow_handle(session_id, run_id=found[0]).fetch_history()
+        former = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        if not former:
+            return found
+        found.insert(0, former)
+
+
 async def save(rig: Rig, name: str, session: SessionHandle) -> None:
-    history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
+    """Save each run of a session as a file, numbered if there are several."""
+    ids = await runs(rig, session.session_id)
+    for number, run_id in enumerate(ids, 1):
+        await save_run(rig, name if len(ids) == 1 else f"{name}_{number}", session.session_id, run_id)
+
+
+async def save_run(rig: Rig, name: str, session_id: str, run_id: str) -> None:
+    history = await rig.client.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
     # Who and where the recorder was is nobody's business, and no part of a replay.
     text = re.sub(r'("identity": ")[^"]*', r"\1recorder", history.to_json())
     text = re.sub(r'("stackTrace": ")(?:[^"\\]|\\.)*', r"\1", text)
-    document: dict[str, Any] = {"workflow_id": session.session_id, "history": json.loads(text)}
+    document: dict[str, Any] = {"workflow_id": session_id, "history": json.loads(text)}
     (HISTORIES / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     print(f"{name}: {len(history.events)} events")
 
@@ -151,6 +219,13 @@ async def main() -> None:
                 for scene in WITH_A_WORKER:
                     await save(rig, scene.__name__, await scene(rig))
             await save(rig, retried.__name__, await retried(rig))
+        finally:
+            await server.stop()
+        suggestion = {"limit.historyCount.suggestContinueAsNew": str(RUN_EVENTS)}
+        server = await DevServer.start(log=Path(folder) / "server.log", headless=True, dynamic_config=suggestion)
+        try:
+            rig = await Rig.make(server.address, Path(folder) / "rolled-over")
+            await save(rig, rolled_over.__name__, await rolled_over(rig))
         finally:
             await server.stop()
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from activities.buses.sqlite import SqliteBus
-from activities.stores.local import DirectoryStore
 from affidavit.client import SessionHandle
+from affidavit.stores.local import DirectoryStore
 from tests.support import proof
 from tests.support.rig import Rig
 from tests.support.taps import LIMIT_S

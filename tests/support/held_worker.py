@@ -21,10 +21,10 @@ from temporalio import activity
 from activities.buses.base import BusRecord
 from activities.buses.sqlite import SqliteBus
 from activities.embedders import Counts, HashEmbedder
-from activities.stores.local import DirectoryStore
 from affidavit.client import SessionClient
+from affidavit.stores.local import DirectoryStore
 from tests.support.taps import TapBus, TapStore
-from workers.__main__ import run_until, stop_on_signals
+from workers.running import run_until, stop_on_signals
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
 
@@ -75,8 +75,9 @@ class HeldEmbedder(HashEmbedder):
 
 async def main() -> None:
     settings = WorkerSettings()
+    evidence = DirectoryStore(settings.store)
     store = TapStore(
-        DirectoryStore(settings.store),
+        evidence,
         before=lambda name: _at_store("before", name),
         after=lambda name: _at_store("after", name),
     )
@@ -86,7 +87,7 @@ async def main() -> None:
         after=lambda records: _at_bus("after", records),
     )
     stop = stop_on_signals()
-    client = await SessionClient.connect(task_queue=settings.task_queue)
+    client = await SessionClient.connect(task_queue=settings.task_queue, store=evidence)
     workers = build_worker(client.temporal, settings, store=store, bus=bus, embedder=HeldEmbedder())
     await run_until(stop, workers, settings.grace_s)
 

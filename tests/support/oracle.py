@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from typing import Any
 
 import rfc8785
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from affidavit.contract import SessionOutcome
+from tests.support.proof import chain_heads, check_signature
 from tests.support.rig import Rig, actions
 
 
@@ -20,16 +19,6 @@ def sha256(data: bytes) -> str:
 
 def jcs_sha256(value: Any) -> str:
     return sha256(rfc8785.dumps(value))
-
-
-def chain_heads(session_id: str, events: list[dict[str, Any]]) -> list[str]:
-    """The head after no event, after the first, after the second, … (formats.md 4)."""
-    head = hashlib.sha256(b"av-genesis" + session_id.encode()).digest()
-    heads = [head.hex()]
-    for event in events:
-        head = hashlib.sha256(head + rfc8785.dumps(event)).digest()
-        heads.append(head.hex())
-    return heads
 
 
 def attested(rig: Rig, outcome: SessionOutcome) -> list[dict[str, Any]]:
@@ -67,11 +56,9 @@ def _check_captures(rig: Rig, session_id: str, events: list[dict[str, Any]]) -> 
 def _check_receipt(rig: Rig, outcome: SessionOutcome) -> None:
     receipt = json.loads((rig.folder(outcome.session_id) / "receipt.json").read_bytes())
     assert receipt == outcome.receipt
-    (ring,) = json.loads((rig.data.keys / "public.json").read_bytes())
-    key = base64.b64decode(ring["public_key_b64"], validate=True)
-    body = {name: value for name, value in receipt.items() if name != "signature_b64"}
-    Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(receipt["signature_b64"]), rfc8785.dumps(body))
-    assert receipt["key_id"] == outcome.key_id == sha256(key)[:32]
+    (key,) = json.loads((rig.data.keys / "public.json").read_bytes())
+    check_signature(receipt, [key])
+    assert receipt["key_id"] == outcome.key_id
     assert receipt["session_id"] == outcome.session_id
     assert receipt["subject"] == {
         "kind": "event_chain",

@@ -16,22 +16,31 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 LIFECYCLE_ACTIONS = {"receipt", "closed", "quarantined", "abandoned"}
 
 
-def chain_head(session_id: str, events: list[dict[str, Any]]) -> str:
-    """The head of formats.md 4 over the chained ones of `events`, which are in order."""
+def chain_heads(session_id: str, events: list[dict[str, Any]]) -> list[str]:
+    """The head after no event, after the first, after the second, … (formats.md 4)."""
     head = hashlib.sha256(b"av-genesis" + session_id.encode()).digest()
+    heads = [head.hex()]
     for event in events:
-        if event["payload"]["action"] not in LIFECYCLE_ACTIONS:
-            head = hashlib.sha256(head + rfc8785.dumps(event)).digest()
-    return head.hex()
+        head = hashlib.sha256(head + rfc8785.dumps(event)).digest()
+        heads.append(head.hex())
+    return heads
+
+
+def chain_head(session_id: str, events: list[dict[str, Any]]) -> str:
+    """The last head over the chained ones of `events`, which are in order."""
+    chained = [event for event in events if event["payload"]["action"] not in LIFECYCLE_ACTIONS]
+    return chain_heads(session_id, chained)[-1]
 
 
 def check_signature(receipt: dict[str, Any], ring: list[dict[str, Any]]) -> None:
     """That a key of `ring`, and no other, has signed; raises what `cryptography` raises."""
     assert receipt["public_key_b64"] in [entry["public_key_b64"] for entry in ring]
-    key = base64.b64decode(receipt["public_key_b64"])
+    key = base64.b64decode(receipt["public_key_b64"], validate=True)
     assert receipt["key_id"] == hashlib.sha256(key).hexdigest()[:32]
     body = {name: value for name, value in receipt.items() if name != "signature_b64"}
-    Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(receipt["signature_b64"]), rfc8785.dumps(body))
+    Ed25519PublicKey.from_public_bytes(key).verify(
+        base64.b64decode(receipt["signature_b64"], validate=True), rfc8785.dumps(body)
+    )
 
 
 def envelope(key: bytes, domain: str, index: int, payload: Any) -> bytes:

@@ -15,6 +15,7 @@ from temporalio.common import RawValue
 from affidavit.client import SessionClient, SessionHandle
 from affidavit.contract import Agent, SessionSpec
 from affidavit.converter import raw_json
+from affidavit.stores.local import DirectoryStore
 from workers.dev import DataDir
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
@@ -35,7 +36,8 @@ class Rig:
     async def make(cls, address: str, root: Path, **settings: Any) -> Rig:
         queue = f"test-{uuid.uuid4()}"
         data = DataDir(root)
-        client = await SessionClient.connect(address=address, task_queue=queue, admit_timeout=20)
+        store = DirectoryStore(data.evidence)
+        client = await SessionClient.connect(address=address, task_queue=queue, admit_timeout=20, store=store)
         return cls(client, data, data.settings().model_copy(update={"task_queue": queue, "grace_s": 2.0, **settings}))
 
     @asynccontextmanager
@@ -51,8 +53,14 @@ class Rig:
         import hashlib
 
         stem = hashlib.sha256(session_id.encode()).hexdigest()[:32]
-        (generation,) = (self.data.evidence / "sessions" / stem).iterdir()
+        folders = (self.data.evidence / "sessions" / stem).iterdir()
+        (generation,) = (folder for folder in folders if folder.name != "payloads")
         return generation
+
+    def payloads(self, session_id: str) -> list[Path]:
+        """Payloads of a session that were kept out of the history, the smallest first."""
+        folder = self.folder(session_id).parent / "payloads"
+        return sorted(folder.iterdir(), key=lambda file: file.stat().st_size) if folder.exists() else []
 
     def journal(self, session_id: str) -> list[dict[str, Any]]:
         """Events in the journal, read without the product's code."""

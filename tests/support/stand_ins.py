@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 from activities.embedders import Counts, HashEmbedder
 from activities.errors import IntegrityError
-from activities.stores.base import EvidenceStore
+from affidavit.stores.base import EvidenceStore
 
 _HOLD_LIMIT_S = 8.0
 """Shorter than the time limit of a journal activity, so that a held attempt is never given up and repeated."""
@@ -37,6 +39,12 @@ class HeldStore:
             self.waiting.set()
             assert self._free.wait(_HOLD_LIMIT_S), "held for too long"
         return self._store.create(name, data)
+
+    def create_from_file(self, name: str, source: Path | BinaryIO) -> bool:
+        return self._store.create_from_file(name, source)
+
+    def folders(self, prefix: str) -> list[str]:
+        return self._store.folders(prefix)
 
     def read(self, name: str) -> bytes:
         return self._store.read(name)

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
 
 from activities.buses.base import Ack, BusRecord, EventBus
-from activities.stores.base import EvidenceStore
+from affidavit.stores.base import EvidenceStore
 
 LIMIT_S = 30.0
 """Nothing that a test waits for takes longer."""
@@ -36,9 +38,21 @@ class TapStore:
         self.after(name)
         return created
 
+    def create_from_file(self, name: str, source: Path | BinaryIO) -> bool:
+        self.before(name)
+        created = self.inner.create_from_file(name, source)
+        if created:
+            self.written.append(name)
+        self.after(name)
+        return created
+
     def read(self, name: str) -> bytes:
         self.reading(name)
         return self.inner.read(name)
+
+    def folders(self, prefix: str) -> list[str]:
+        self.reading(prefix)
+        return self.inner.folders(prefix)
 
     def list(self, prefix: str) -> list[str]:
         self.reading(prefix)

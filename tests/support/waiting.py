@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from temporalio.client import WorkflowHandle
 
 T = TypeVar("T")
 
@@ -17,3 +19,13 @@ async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool]
         assert loop.time() < deadline, f"not within {within} s; last seen: {answer!r}"
         await asyncio.sleep(0.02)
     return answer
+
+
+async def signalled(handle: WorkflowHandle[Any, Any], times: int) -> None:
+    """Wait until the server has so many signals of a workflow's run, whether or not a worker is there."""
+
+    async def signals() -> int:
+        history = await handle.fetch_history()
+        return sum(event.HasField("workflow_execution_signaled_event_attributes") for event in history.events)
+
+    await eventually(signals, lambda found: found >= times)

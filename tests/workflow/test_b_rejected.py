@@ -14,6 +14,7 @@ from temporalio.converter import default as default_converter
 from temporalio.exceptions import ApplicationError
 
 from affidavit.client import SessionHandle
+from affidavit.contract import STORED_MESSAGE_BYTES
 from tests.support.foreign import SPEC, json_payload, payload, start
 from tests.support.oracle import attested, sha256
 from tests.support.rig import Rig, actions
@@ -21,7 +22,7 @@ from tests.support.rig import Rig, actions
 CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True}
 RESULT = {"kind": "tool_result", "call_id": "c1", "content": {"found": 3}}
 GOOD = json_payload(CALL)
-LARGE = '{"kind":"tool_result","content":"' + "x" * 1_600_000 + '"}'
+LARGE = '{"kind":"tool_result","content":"' + "x" * STORED_MESSAGE_BYTES + '"}'
 DEEP = '{"kind":"tool_result","content":' + "[" * 600 + "]" * 600 + "}"
 MANY_DIGITS = '{"kind":"tool_result","content":' + "7" * 5_000 + "}"
 
@@ -53,7 +54,7 @@ MESSAGES: list[Any] = [
     ("tool_call", [payload(json.dumps(CALL), None)], "encoding unknown is not json/plain", "no encoding"),
     ("tool_call", [payload(b"\x0a\x0b", "affidavit/unavailable")], "payload unavailable", "unavailable"),
     ("tool_call", [payload(b"\xff{}")], "not UTF-8", "not UTF-8"),
-    ("tool_result", [payload(LARGE)], "1600035 bytes, over the limit of 1500000", "1.6 MB"),
+    ("tool_result", [payload(LARGE)], "16777251 bytes, over the limit of 16777216", "over 16 MiB"),
     # what is no JSON, or none that two readers read alike
     ("tool_call", [payload("")], "not JSON: Expecting value at 0", "empty"),
     ("tool_call", [payload("{} {}")], "not JSON: Extra data at 3", "trailing text"),
@@ -140,7 +141,7 @@ ALONE = {
     "four arguments",
     "unavailable",
     "no encoding",
-    "1.6 MB",
+    "over 16 MiB",
     "600 deep",
     "5 000 digits",
     "unknown name",
@@ -159,7 +160,7 @@ async def test_b5_b6_each_unreadable_message_is_one_event_between_its_neighbours
     handle = raw(session, running)
     for name, args, _, _ in MESSAGES:
         await handle.signal(name, args=args)
-        await session.record(RESULT)
+        await handle.signal("tool_result", json_payload(RESULT))
     outcome = await session.close()
 
     events = attested(running, outcome)
@@ -341,8 +342,8 @@ async def test_b5_the_product_client_sends_nothing_that_would_be_rejected(runnin
     for step, reason in bad:
         with pytest.raises(ValueError, match=reason):
             await session.record(CALL, step)
-    with pytest.raises(ValueError, match="the message has 1600047 bytes, the limit is 1500000"):
-        await session.record({"kind": "tool_result", "content": "x" * 1_600_000})
+    with pytest.raises(ValueError, match=r"the message has 16777\d{3} bytes, the limit is 16777216"):
+        await session.record({"kind": "tool_result", "content": "x" * STORED_MESSAGE_BYTES})
     with pytest.raises(ValueError, match="there is no step to report"):
         await session.record()
     outcome = await session.close()

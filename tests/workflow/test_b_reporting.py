@@ -12,11 +12,12 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.exceptions import ApplicationError
 
-from activities.stores.local import DirectoryStore
 from affidavit.contract import Agent, BreakerConfig, Limits, SubmitResult
 from affidavit.errors import SessionRefused
+from affidavit.stores.local import DirectoryStore
 from tests.support.foreign import SPEC, json_payload
-from tests.support.oracle import attested, chain_heads
+from tests.support.oracle import attested
+from tests.support.proof import chain_heads
 from tests.support.rig import Rig, actions
 from tests.support.stand_ins import HeldStore, WatchedEmbedder
 from tests.support.waiting import eventually
@@ -52,8 +53,10 @@ async def test_b1_order_is_arrival_order_also_when_an_embedding_is_slow(rig: Rig
         session = await rig.open()
         await session.record(said("slow"))
         await asyncio.to_thread(embedding.wait, 5)
+        handle = rig.client.temporal.get_workflow_handle(session.session_id)
         for number in range(5):
-            await session.record(call(f"a{number}"), said(f"quick {number}"), call(f"b{number}"))
+            steps = [call(f"a{number}"), said(f"quick {number}"), call(f"b{number}")]
+            await handle.signal("record", json_payload({"steps": steps}))
         # The server has all of them, and the slow one is not through.
         free.set()
         outcome = await session.close()
@@ -198,7 +201,7 @@ async def test_b8_submits_answer_with_their_range_and_the_head_of_their_count(ru
         assert [events[n]["payload"]["call_id"] for n in taken] == [step["call_id"] for step in batch]
         assert result.event_count > result.last_sequence
         assert result.chain_head == heads[result.event_count]
-        assert (result.verdict, result.breaker_open, result.rejected) == (None, False, 0)
+        assert (result.verdict, result.breaker_open, result.repeated) == (None, False, 0)
     assert (flushed.event_count, flushed.chain_head) == (13, heads[13])
     assert (view.event_count, view.chain_head) == (13, heads[13])
 
@@ -221,6 +224,7 @@ async def test_b8_a_flush_answers_when_what_was_reported_before_is_journaled(rig
             await session.record(call("c1"))
             await asyncio.to_thread(store.waiting.wait, 5)
             await session.record(call("c2"))
+            await eventually(session.view, lambda view: view.queue_depth == 1)
             handle = rig.client.temporal.get_workflow_handle(session.session_id)
             flushing = await handle.start_update("flush", wait_for_stage=WorkflowUpdateStage.ACCEPTED)
             waiting = asyncio.create_task(flushing.result())
@@ -233,15 +237,14 @@ async def test_b8_a_flush_answers_when_what_was_reported_before_is_journaled(rig
 async def test_b10_eight_results_in_parallel_are_one_chain_of_eight_consecutive_numbers(running: Rig) -> None:
     session = await running.open()
     await session.submit(*(call(f"c{number}") for number in range(8)))
-    # Each from a handle of its own: signals of one handle go one after the other.
-    await asyncio.gather(
-        *(
-            running.client.handle(session.session_id).record(
-                {"kind": "tool_result", "call_id": f"c{number}", "content": f"result {number}"}
-            )
-            for number in range(8)
-        )
-    )
+
+    async def report(number: int) -> None:
+        # Each from a handle of its own: signals of one handle go one after the other.
+        handle = running.client.handle(session.session_id)
+        await handle.record({"kind": "tool_result", "call_id": f"c{number}", "content": f"result {number}"})
+        await handle.flush()
+
+    await asyncio.gather(*(report(number) for number in range(8)))
     outcome = await session.close()
     events = attested(running, outcome)
     assert [event["metadata"]["sequence"] for event in events[9:]] == list(range(9, 17))
@@ -348,7 +351,9 @@ async def test_steps_after_close_are_counted_as_late(rig: Rig) -> None:
             with pytest.raises(SessionRefused) as refused:
                 await late.submit(call("c4"))
             assert refused.value.type == "SessionClosing"
-            await eventually(session.view, lambda view: view.late_steps == 2)
+            # A message is read when its turn comes; until then it waits.
+            await eventually(session.view, lambda view: view.queue_depth == 2)
         outcome = await closing
+        assert (await session.view()).late_steps == 2
     assert outcome.late_steps == 2
     assert actions(attested(rig, outcome)) == ["opened", "tool_call"]

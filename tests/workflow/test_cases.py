@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from affidavit.contract import BreakerConfig
+from affidavit.errors import SessionRefused
 from tests.support.foreign import SPEC, failure, json_payload, payload, start
 from tests.support.oracle import attested, sha256
 from tests.support.rig import AGENT, Rig, actions
@@ -32,7 +33,8 @@ async def test_case1_no_input_is_lost_in_silence(running: Rig) -> None:
     outcome = await session.close()
 
     events = attested(running, outcome)
-    assert actions(events) == ["opened", "model_response", "message_rejected", "model_response", "model_response"]
+    names = ["opened", "model_response", "message_rejected", "model_response", "model_response", "producer_gap"]
+    assert actions(events) == names
     sent = json.dumps(bad, separators=(",", ":"), sort_keys=True).encode()
     assert events[2]["payload"] == {
         "action": "message_rejected",
@@ -41,12 +43,15 @@ async def test_case1_no_input_is_lost_in_silence(running: Rig) -> None:
         "sha256": sha256(sent),
         "bytes": len(sent),
     }
-    assert [event["payload"].get("producer_seq") for event in events[1:]] == [1, None, 3, 4]
+    assert [event["payload"].get("producer_seq") for event in events[1:]] == [1, None, 3, 4, None]
+    # The number that the rejected one should have had never came.
+    gap = {"action": "producer_gap", "producer": "agent", "first_missing": 2, "last_missing": 2}
+    assert events[5]["payload"] == gap
     last = running.captures(session.session_id)[4]
     assert last["text"] == '"half \\ud83d"'
     assert last["extra"] == {"affidavit": {"encoding": {"text": "lone_surrogate"}}}
-    assert [event["payload"].get("json_text") for event in events] == [None, None, None, None, True]
-    assert (outcome.steps, outcome.rejected, outcome.event_count) == (3, 1, 5)
+    assert [event["payload"].get("json_text") for event in events] == [None, None, None, None, True, None]
+    assert (outcome.steps, outcome.rejected, outcome.event_count) == (3, 1, 6)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +209,15 @@ async def test_case23_every_kind_of_event_is_in_its_class_with_its_caption(runni
         {"kind": "tool_result", "call_id": "c", "content": None},
         {"kind": "tool_result", "call_id": "c", "content": "boom", "ok": False},
     )
+    numbered = {**call, "producer": "p"}
+    await session.submit({**numbered, "producer_seq": 1}, {**numbered, "producer_seq": 3})
+    with pytest.raises(SessionRefused, match="another body"):
+        await session.submit({**numbered, "producer_seq": 1, "tool": "another"})
     await running.client.temporal.get_workflow_handle(session.session_id).signal("nobody")
     await session.reset_breaker(by="me", reason="seen")
     await session.refresh_identity(AGENT)
+    with pytest.raises(SessionRefused):
+        await session.refresh_identity(AGENT.model_copy(update={"instance_uid": "another"}))
     outcome = await session.close()
 
     attested(running, outcome)
@@ -226,9 +237,14 @@ async def test_case23_every_kind_of_event_is_in_its_class_with_its_caption(runni
         ("tool_call", "agent.tool_call", 9901, 990101, 4, 2, (92, "Budget Exceeded")),
         ("tool_result", "agent.session", 9906, 990601, 1, 1, None),
         ("tool_result", "agent.session", 9906, 990601, 1, 2, None),
+        ("tool_call", "agent.tool_call", 9901, 990101, 1, 1, None),
+        ("tool_call", "agent.tool_call", 9901, 990101, 1, 1, None),
+        ("producer_conflict", "agent.session", 9906, 990601, 1, 2, None),
         ("message_rejected", "agent.session", 9906, 990601, 1, 2, None),
         ("breaker_reset", "agent.session", 9906, 990601, 1, 1, None),
         ("identity_refreshed", "agent.identity", 9905, 990501, 1, 1, None),
+        ("refused", stop, 9902, 990201, 1, 2, (94, "Identity Rejected")),
+        ("producer_gap", "agent.session", 9906, 990601, 1, 1, None),
         ("receipt", "agent.receipt", 9903, 990301, 1, 1, None),
         ("closed", "agent.session", 9906, 990601, 1, 1, None),
     ]

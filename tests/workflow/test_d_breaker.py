@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from affidavit.contract import BreakerConfig
+from tests.support.foreign import json_payload
 from tests.support.oracle import attested, jcs_sha256
 from tests.support.rig import Rig, actions
 from tests.support.stand_ins import WatchedEmbedder
@@ -32,8 +33,9 @@ def called(*calls: tuple[str, Any], text: str | None = None) -> Step:
 async def run(rig: Rig, config: BreakerConfig, *records: list[Step]) -> list[dict[str, Any]]:
     """A session's events for these records, but for the opening one, with all its evidence checked."""
     session = await rig.open(breaker=config)
-    for record in records:
-        await session.record(*record)
+    handle = rig.client.temporal.get_workflow_handle(session.session_id)
+    for record in records:  # each as a signal of its own; the client would send them together
+        await handle.signal("record", json_payload({"steps": record}))
     return attested(rig, await session.close())[1:]
 
 
@@ -104,8 +106,12 @@ async def test_d3_a_trip_is_recorded_with_what_it_replaces_and_loses_no_tokens(r
         "finish_reason": "tool_calls",
         "usage": {"prompt_tokens": 30, "completion_tokens": 12, "cached_tokens": 5, "cost_usd_micros": 900},
         "attempt_id": "a-2",
+        "producer": "p",
+        "producer_seq": 2,
     }
-    await session.record({**response, "attempt_id": "a-1"}, response)
+    for attempt in ("a-1", "a-2"):
+        await session.admit(attempt)
+    await session.record({**response, "attempt_id": "a-1", "producer_seq": 1}, response)
     outcome = await session.close()
 
     _, plain, trip = attested(running, outcome)
@@ -130,6 +136,8 @@ async def test_d3_a_trip_is_recorded_with_what_it_replaces_and_loses_no_tokens(r
         "breaker_action": "observe",
         "replaced": replaced,
         "attempt_id": "a-2",
+        "producer": "p",
+        "producer_seq": 2,
         "capture_sha256": jcs_sha256(response),
         **({"text": "Looking again"} if content == "full" else {}),
     }

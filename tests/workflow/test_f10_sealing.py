@@ -387,11 +387,12 @@ async def act(request: dict[str, Any], opens: bool) -> Any:
     """Open the caller's own generation if it is to, then ask for a seal; the error's text, or the receipt."""
     info = workflow.info()
     queue = workflow.memo_value("queue", type_hint=str)
-    own = {"generation": info.run_id, "head": "00" * 32, "count": 1, "stop_reason_id": 4}
-    asked = {**own, "receipt_id": UID.format(3), "issued_at": T, "totals": {}}
+    caller = {"generation": info.first_execution_run_id, "run_id": info.run_id}
+    asked = {**caller, "head": "00" * 32, "count": 1, "stop_reason_id": 4}
+    asked |= {"receipt_id": UID.format(3), "issued_at": T, "totals": {}}
     try:
         if opens:
-            opening = open_request(SessionSpec(agent=AGENT), info.run_id)
+            opening = {**open_request(SessionSpec(agent=AGENT), info.first_execution_run_id), **caller}
             opened = await workflow.execute_activity(
                 "open", opening, task_queue=queue, start_to_close_timeout=LIMIT, retry_policy=ONCE
             )
@@ -418,6 +419,17 @@ class FalseSession:
         return await act(request, opens)
 
 
+@workflow.defn(name="AgentSession")
+class FalseSecondRun:
+    """Calls itself a session, and asks in its second run."""
+
+    @workflow.run
+    async def run(self, request: dict[str, Any], opens: bool) -> Any:
+        if workflow.info().continued_run_id is None:
+            workflow.continue_as_new(args=[request, opens])
+        return await act(request, opens)
+
+
 @workflow.defn
 class Stranger:
     """Another workflow that knows the queues."""
@@ -427,12 +439,20 @@ class Stranger:
         return await act(request, opens)
 
 
-async def ask(rig: Rig, type_: str, request: dict[str, Any], *, opens: bool, session_id: str | None = None) -> Any:
+async def ask(
+    rig: Rig,
+    type_: str,
+    request: dict[str, Any],
+    *,
+    opens: bool,
+    session_id: str | None = None,
+    session: type = FalseSession,
+) -> Any:
     """Run a false workflow on a queue of its own, which uses the product's activities."""
     queue = f"{rig.settings.task_queue}-false"
     client = rig.client.temporal
     async with Worker(
-        client, task_queue=queue, workflows=[FalseSession, Stranger], workflow_runner=UnsandboxedWorkflowRunner()
+        client, task_queue=queue, workflows=[session, Stranger], workflow_runner=UnsandboxedWorkflowRunner()
     ):
         return await client.execute_workflow(
             type_,
@@ -481,6 +501,37 @@ async def test_f10_numbers_off_by_one_are_refused(running: Rig, request_: dict[s
     sid = f"wrong-{uuid.uuid4()}"
     assert await ask(running, "AgentSession", request_, opens=True, session_id=sid) == f"IntegrityError: {refusal}"
     assert not (running.folder(sid) / "receipt.json").exists()
+
+
+async def test_f10_a_later_run_gets_a_receipt_for_its_own_chain_of_runs_alone(running: Rig) -> None:
+    """The generation of a session that was handed on is its first run; the activities ask Temporal for that."""
+    sid, other = f"handed-on-{uuid.uuid4()}", f"other-{uuid.uuid4()}"
+    receipt = await ask(running, "AgentSession", {}, opens=True, session_id=sid, session=FalseSecondRun)
+    events = running.journal(sid)
+    assert receipt["subject"] == {
+        "kind": "event_chain",
+        "chain_head": proof.chain_head(sid, events),
+        "event_count": 1,
+    }
+    generation = events[0]["payload"]["generation"]
+    assert generation == running.folder(sid).name
+
+    request = {"generation": generation, "head": receipt["subject"]["chain_head"]}
+    refusal = "IntegrityError: the generation is not the caller's own"
+    for session_id in (other, sid):  # another session, and a later life of the same one
+        for session in (FalseSession, FalseSecondRun):
+            answer = await ask(running, "AgentSession", request, opens=False, session_id=session_id, session=session)
+            assert answer == refusal
+
+
+async def test_f10_a_run_that_is_not_the_one_it_was_started_as_was_reset(running: Rig) -> None:
+    """A reset run still gives the id of the run that it took its history from."""
+    reset = "IntegrityError: the session was reset; its capture cannot be continued"
+    for session in (FalseSession, FalseSecondRun):
+        for run_id in (str(uuid.uuid4()), ""):
+            request = {"run_id": run_id}
+            assert await ask(running, "AgentSession", request, opens=False, session=session) == reset
+    assert not (running.data.evidence / "sessions").exists()
 
 
 async def test_f10_a_foreign_workflow_gets_no_receipt(rig: Rig) -> None:

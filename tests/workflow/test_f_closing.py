@@ -109,6 +109,7 @@ async def test_f2_closing_a_closing_or_a_finished_session_gives_the_same_receipt
 async def test_f2_32_concurrent_closes_give_one_receipt(running: Rig) -> None:
     session = await running.open()
     await session.record(CALL)
+    await session.flush()
     outcomes = await asyncio.gather(*(running.client.handle(session.session_id).close() for _ in range(32)))
     assert len({outcome.receipt_id for outcome in outcomes}) == 1
     assert {outcome.status for outcome in outcomes} == {"closed"}
@@ -240,7 +241,7 @@ async def test_e3_a_session_that_cannot_be_opened_ends_with_everything_that_wait
     async with rig.worker(store=TapStore(store_of(rig), before=other_metadata)):
         start = await rig.client.temporal.start_workflow(
             "AgentSession",
-            {"agent": {"version": "1", "charter": "triage", "instance_uid": "agent-7"}},
+            {"agent": {"version": "1", "charter": "triage", "instance_uid": "agent-7"}, "reopen": True},
             id=sid,
             task_queue=rig.settings.task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

@@ -25,9 +25,9 @@ from activities.buses.base import Ack, BusRecord
 from activities.buses.sqlite import SqliteBus
 from activities.errors import PermanentPublishError, TransientError
 from activities.publishing import PublishingActivity
-from activities.stores.local import DirectoryStore
 from affidavit.buslog import BusLogReader
 from affidavit.publishing_api import PublishRequest, PublishResult
+from affidavit.stores.local import DirectoryStore
 
 SESSION = "session-1"
 GENERATION = "01890f3a-0000-7000-8000-000000000001"

@@ -221,11 +221,12 @@ def test_another_programs_database_is_left_alone(path: Path, script: str, messag
     assert path.read_bytes() == content
 
 
-async def test_a_log_damaged_in_its_middle_is_transient_until_it_is_replaced(path: Path) -> None:
+async def test_a_log_damaged_in_its_middle_is_transient_until_it_is_mended(path: Path) -> None:
     bus = SqliteBus(path)
     await bus.publish([record(f"u{n}", value=b"x" * 3000) for n in range(50)], look_up=False)
     await bus.close()
-    content = bytearray(path.read_bytes())
+    whole = path.read_bytes()
+    content = bytearray(whole)
     content[4096 : len(content) - 4096] = os.urandom(len(content) - 8192)
     path.write_bytes(content)
     damaged = SqliteBus(path)  # its first page is whole
@@ -233,17 +234,47 @@ async def test_a_log_damaged_in_its_middle_is_transient_until_it_is_replaced(pat
         await damaged.publish([record("u0", value=b"x" * 3000)], look_up=False)
     with BusLogReader.open_read_only(path) as reader, pytest.raises(BusLogError, match="damaged"):
         list(reader.read())
-    path.unlink()
-    assert await damaged.publish([record("u0")], look_up=False) == [Ack("agent.session", 0, 0)]
+    path.write_bytes(whole)
+    assert await damaged.publish([record("u50")], look_up=False) == [Ack("agent.session", 0, 50)]
     await damaged.close()
 
 
-async def test_a_file_replaced_under_an_open_bus_is_noticed(bus: SqliteBus, path: Path) -> None:
+GONE = r"^events\.db is gone or was replaced; put it back, or restart the worker to begin anew$"
+
+
+async def test_a_file_that_disappears_stalls_the_bus_until_it_is_back(bus: SqliteBus, path: Path) -> None:
     await bus.publish([record("u0")], look_up=False)
     path.rename(path.with_name("old.db"))
-    assert await bus.publish([record("u1")], look_up=False) == [Ack("agent.session", 0, 0)]
+    for _ in range(2):
+        with pytest.raises(TransientError, match=GONE):
+            await bus.publish([record("u1")], look_up=False)
+    assert not path.exists()
+    path.with_name("old.db").rename(path)
+    assert await bus.publish([record("u1")], look_up=False) == [Ack("agent.session", 0, 1)]
+    with BusLogReader.open_read_only(path) as reader:
+        assert [row.uid for row in reader.read()] == ["u0", "u1"]
+
+
+async def test_a_file_replaced_under_an_open_bus_is_not_taken_for_its_own(bus: SqliteBus, path: Path) -> None:
+    await bus.publish([record("u0")], look_up=False)
+    path.unlink()
+    other = SqliteBus(path)  # a worker that starts makes a log
+    await other.publish([record("u1")], look_up=False)
+    with pytest.raises(TransientError, match=GONE):
+        await bus.publish([record("u2")], look_up=False)
+    await other.close()
     with BusLogReader.open_read_only(path) as reader:
         assert [row.uid for row in reader.read()] == ["u1"]
+
+
+async def test_a_bus_whose_connection_broke_makes_no_new_log_either(bus: SqliteBus, path: Path) -> None:
+    await bus.publish([record("u0")], look_up=False)
+    bus._thread.submit(bus._disconnect).result()
+    for file in path.parent.iterdir():
+        file.unlink()
+    with pytest.raises(TransientError, match=GONE):
+        await bus.publish([record("u1")], look_up=False)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_reader_makes_nothing(path: Path) -> None:

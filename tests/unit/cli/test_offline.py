@@ -17,6 +17,7 @@ import pytest
 from affidavit.buslog import SCHEMA
 from affidavit.cli import run as command
 from affidavit.cli.app import app
+from affidavit.cli.trajectory import app as trajectory
 from affidavit.evidence import chain
 from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.journal import domain_active, record_payload, seal
@@ -305,7 +306,10 @@ def test_events_by_topic(cli: Cli, evidence: Evidence, tmp_path: Path) -> None:
     assert code == 0
     assert [json.loads(line)["event"]["payload"]["tool"] for line in out.splitlines()] == ["t"]
     assert cli("events", "--session", "other", "--data-dir", evidence.data)[:2] == (0, "")
-    assert cli("events", "--data-dir", tmp_path)[::2] == (2, "error: there is no event log bus.sqlite\n")
+    assert cli("events", "--data-dir", tmp_path)[::2] == (
+        2,
+        f"error: there is no event log bus.sqlite in {tmp_path} (choose the folder with --data-dir)\n",
+    )
 
 
 def test_schemas_are_listed_and_printed(cli: Cli) -> None:
@@ -371,7 +375,10 @@ def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == "error: no Temporal server answers at 127.0.0.1:1; `affidavit dev` starts one\n"
+    assert done.stderr == (
+        "error: no Temporal server answers at 127.0.0.1:1; `python -m affidavit.cli dev` starts one; "
+        f"and there is no evidence of this session in {tmp_path} (choose the folder with --data-dir)\n"
+    )
 
 
 def test_without_the_worker_packages_the_embedded_mode_says_where_they_are(
@@ -391,10 +398,13 @@ def test_an_unforeseen_error_is_one_line_too(cli: Cli, evidence: Evidence, monke
 
 def test_every_command_documents_its_exit_codes(cli: Cli) -> None:
     names = [each.callback.__name__ for each in app.registered_commands if each.callback]
-    assert len(names) == 11
-    for arguments in ([], *([name] for name in names)):
+    assert len(names) == 13
+    commands = [[name] for name in names]
+    commands += [["trajectory", each.callback.__name__] for each in trajectory.registered_commands if each.callback]
+    assert len(commands) == 13 + 3
+    for arguments in ([], ["trajectory"], *commands):
         code, out, _ = cli(*arguments, "--help")
         assert code == 0
         assert "Exit codes:" in out
-    for name in set(names):
-        assert "--json" in cli(name, "--help")[1]
+    for arguments in commands:
+        assert "--json" in cli(*arguments, "--help")[1]

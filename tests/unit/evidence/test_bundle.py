@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import stat
+import struct
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -213,6 +216,47 @@ def test_damaged_bundles(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(module.NotABundle):
             open_bundle(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_only_stored_and_deflated_entries_are_read(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "b.zip", "w", method) as made:
+        made.writestr("receipt.json", b"{}")
+    with pytest.raises(module.UnknownCompression, match=r"\Aentry receipt\.json is neither stored nor deflated\Z"):
+        open_bundle(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("error", [zlib.error, lzma.LZMAError, struct.error, UnicodeError, RuntimeError, IndexError])
+def test_whatever_fails_in_an_entry_is_a_damaged_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise error("inside")
+
+    with open_bundle(archive(tmp_path / "b.zip", ("receipt.json", b"{}"))) as bundle:
+        monkeypatch.setattr(zipfile.ZipFile, "read", fail)
+        with pytest.raises(module.NotABundle, match=r"\Adamaged entry receipt\.json: inside\Z"):
+            bundle.read("receipt.json")
+
+
+def test_an_entry_with_a_name_that_is_no_text_is_damaged(tmp_path: Path) -> None:
+    path = archive(tmp_path / "b.zip", ("receipt.json", b"{}"))
+    data = bytearray(path.read_bytes())
+    data[7] |= 0x08  # "the name is UTF-8", in the local header alone
+    data[30] = 0xFF
+    path.write_bytes(data)
+    with open_bundle(path) as bundle, pytest.raises(module.NotABundle, match=r"receipt\.json"):
+        bundle.read("receipt.json")
+
+
+def test_what_is_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (module.OBJECT_LIMIT, module.TRAJECTORY_LIMIT, module.TOTAL_LIMIT) == (134217728, 268435456, 1073741824)
+    for limit in ("OBJECT_LIMIT", "TOTAL_LIMIT"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, 3)
+            with pytest.raises(module.BundleTooLarge):
+                write_bundle(store(), "session-1", GENERATION, tmp_path / "b.zip")
+    assert names(tmp_path) == []
 
 
 def test_i7_a_directory_is_read_without_leaving_it(tmp_path: Path) -> None:

@@ -327,6 +327,16 @@ def test_foreign_keys_are_shown_safely() -> None:
     assert len(str(violation)) < 110
 
 
+def test_a_sound_event_costs_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = event_of("opened")
+    event["payload"] |= {"deep": [{"ä": [1.5, None, "é"]}], "n": 2**53 - 1}
+    with monkeypatch.context() as patch:
+        patch.delattr("affidavit.evidence.ocsf._join")
+        assert validate_event(event) == []
+    event["payload"]["deep"][0]["ä"].append("\ud800")
+    assert validate_event(event) == [("payload.deep.0.ä.3", "lone surrogate in a string")]
+
+
 def test_nesting_without_end_is_a_violation() -> None:
     deep: Any = 1
     for _ in range(50_000):

@@ -13,6 +13,8 @@ import hmac
 import json
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -613,7 +615,15 @@ def test_g3_a_renewed_ttl_is_listed(tmp_path: Path) -> None:
         (lambda e: e.lifecycle[0]["payload"]["receipt"].update(stop_reason="Length"), module.LifecycleMismatch),
         (lambda e: e.lifecycle[0]["payload"].update(receipt_id="other"), module.LifecycleMismatch),
         (lambda e: e.lifecycle[1]["payload"].update(chain_head="0" * 64), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[0]["payload"].update(note="approved"), module.LifecycleMismatch),
         (lambda e: e.lifecycle[1]["payload"].update(event_count=7), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1]["payload"].update(outcome="cancelled"), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1]["payload"].update(mode="unsigned"), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1]["payload"].update(note="approved"), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1]["ai_agent"].update(instance_uid="instance-2"), module.IdentityMismatch),
+        (lambda e: e.lifecycle[1]["metadata"]["product"].update(version="9"), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1].update(status_id=2), module.LifecycleMismatch),
+        (lambda e: e.lifecycle[1].update(time=START, time_iso="2026-08-10T00:00:00.000Z"), module.LifecycleMismatch),
         (lambda e: e.lifecycle[1]["metadata"].update(sequence=9), module.LifecycleMismatch),
         (lambda e: e.lifecycle[1]["payload"].update(action="quarantined"), module.LifecycleMismatch),
         (lambda e: e.lifecycle[1].update(session_uid="session-2"), module.MixedSessions),
@@ -638,6 +648,68 @@ def test_g3_a_second_lifecycle_event_is_extra(tmp_path: Path) -> None:
         verify_with_events(evidence.stored, evidence.dump(tmp_path), RING)
 
 
+def test_g3_a_cancelled_session_closed_cancelled(tmp_path: Path) -> None:
+    events = session()
+    events[1]["payload"]["action"] = "cancel_requested"
+    evidence = Evidence(events, receipt_of(events, stop_reason_id=99, stop_reason="Other"))
+    evidence.lifecycle[1]["payload"]["outcome"] = "cancelled"
+    assert "lifecycle" in names(verify_with_events(None, evidence.folder(tmp_path), RING, [KEY]))
+
+
+UNAUTHENTIC = "agrees with the receipt, but nothing but the journal key shows who wrote it"
+
+
+@pytest.mark.parametrize("source", ["folder", "dump"])
+def test_g3_without_the_journal_key_nobody_knows_who_wrote_the_lifecycle_events(tmp_path: Path, source: str) -> None:
+    evidence = Evidence()
+    evidence.lifecycle[1]["metadata"]["uid"] = "somebody's"
+    evidence.lifecycle[1] |= {"time": START + 900, "time_iso": "2026-08-10T00:00:00.900Z"}
+    path = evidence.dump(tmp_path) if source == "dump" else evidence.folder(tmp_path)
+    report = verify_with_events(evidence.stored, path, RING)
+    assert "lifecycle MACs" not in names(report)
+    assert left(report)["lifecycle MACs"] == UNAUTHENTIC
+
+
+def test_g3_without_the_journal_key_nobody_knows_who_wrote_what_the_chain_does_not_cover(tmp_path: Path) -> None:
+    evidence = Evidence()
+    evidence.metadata["trajectory_id"] = "somebody's"
+    evidence.lines[2] = sealed(
+        "active", 2, record(evidence.events[2], attempt={"id": "b", "terminal": True}), b"y" * 32
+    )
+    report = verify_with_events(None, evidence.folder(tmp_path), RING)
+    assert left(report) == {
+        "time of issue": "issued_at is the signer's own clock",
+        "lifecycle MACs": UNAUTHENTIC,
+        "metadata MAC": "agrees with the opening event, but nothing but the journal key shows who wrote it",
+        "outcome": "outcome.json was not read: nothing but the journal key shows who wrote it",
+        "journal MACs": "no journal key was given; the chain covers the events, but not what is written beside them",
+    }
+
+
+def test_g3_a_record_names_the_agent_of_its_event(tmp_path: Path) -> None:
+    evidence = Evidence()
+    evidence.lines[2] = sealed("active", 2, record(evidence.events[2], identity={**IDENTITY, "version": "2"}))
+    with pytest.raises(module.IdentityMismatch, match="event 2 and its record name different agents"):
+        verify_with_events(None, evidence.folder(tmp_path), RING)
+
+
+@pytest.mark.parametrize("absent", ["receipt", "closed"])
+def test_g3_a_lifecycle_event_that_is_not_there_is_listed(tmp_path: Path, absent: str) -> None:
+    evidence = Evidence()
+    evidence.lifecycle = [each for each in evidence.lifecycle if each["payload"]["action"] != absent]
+    report = verify_with_events(evidence.stored, evidence.dump(tmp_path), RING)
+    assert left(report)["lifecycle"] == f"the source holds no {absent} event"
+
+
+@pytest.mark.parametrize("keys", [[], [KEY]])
+def test_metadata_and_outcome_that_are_not_there_are_listed(tmp_path: Path, keys: list[bytes]) -> None:
+    files = {name: data for name, data in Evidence().files().items() if name not in ("metadata.json", "outcome.json")}
+    report = verify_with_events(None, Evidence().folder(tmp_path, files), RING, keys)
+    assert left(report)["metadata"] == "the source does not hold metadata.json"
+    assert left(report)["outcome"] == "the source does not hold outcome.json"
+    assert not {"metadata", "outcome"} & names(report)
+
+
 # --- captures, metadata, damaged files ---
 
 
@@ -647,6 +719,27 @@ def test_captures_deleted_later_break_nothing_and_are_listed(tmp_path: Path) -> 
     report = verify_with_events(None, Evidence().folder(tmp_path, files), RING, [KEY])
     assert report.trusted
     assert left(report)["captures"].startswith("2 are not in the source")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("captures/000000000004.ndjson", module.CaptureMismatch, "does not go with a journal segment line by line"),
+        ("journal/000000000004.ndjson", module.UnreadableEvidence, "has more lines than a segment, 4096"),
+    ],
+)
+def test_newlines_without_end_cost_no_memory(tmp_path: Path, name: str, error: type[Exception], message: str) -> None:
+    size = 32 << 20
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as made:
+        for each, data in (Evidence().files() | {name: b"\n" * size}).items():
+            made.writestr(each, data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=message):
+            verify_with_events(None, tmp_path / "b.zip", RING)
+        assert tracemalloc.get_traced_memory()[1] < 3 * size  # a list of the lines alone would take eight times
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -669,6 +762,8 @@ def test_a_capture_line_more_or_less(tmp_path: Path) -> None:
     [
         ({"session_id": "session-2"}, module.MixedSessions),
         ({"mode": "unsigned"}, module.MetadataMismatch),
+        ({"identity": {**IDENTITY, "version": "2"}}, module.MetadataMismatch),
+        ({"product_version": "9"}, module.MetadataMismatch),
         ({"registration": {"mode": "unsigned"}}, module.UnreadableEvidence),
         ({"registration": {}, "registration_sha256": sha(b"{}")}, module.MetadataMismatch),
     ],
@@ -755,7 +850,10 @@ TRAJECTORY = b'{"steps": [1, 2]}\n'
 
 
 def promoted(**change: Any) -> Evidence:
-    evidence = Evidence()
+    events = session()
+    events[0]["payload"]["mode"] = "unsigned"
+    evidence = Evidence(events)
+    evidence.metadata["mode"] = "unsigned"
     subject = {"kind": "atif_trajectory", "trajectory_digest": sha(TRAJECTORY), "step_count": 2, "retroactive": True}
     evidence.receipt = receipt_of(session(), subject={**subject, **change})
     evidence.lifecycle = [

@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from activities.errors import EvidenceStoreMismatch, IntegrityError
-from activities.stores.base import EvidenceStore, ObjectExists, ObjectMissing
-from activities.stores.local import DirectoryStore
+from affidavit.stores.base import EvidenceStore, ObjectExists, ObjectMissing
+from affidavit.stores.local import DirectoryStore
 
 ROOT = Path(__file__).parents[3]
 NAME = "sessions/aa/bb/journal/000000000000.ndjson"
@@ -197,8 +197,8 @@ def test_threads_race_for_one_name(tmp_path: Path) -> None:
 RACE = """
 import sys
 from pathlib import Path
-from activities.stores.base import ObjectExists
-from activities.stores.local import DirectoryStore
+from affidavit.stores.base import ObjectExists
+from affidavit.stores.local import DirectoryStore
 root, me = Path(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -239,7 +239,7 @@ def test_processes_race_for_the_root_its_id_and_every_object(tmp_path: Path) -> 
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from activities.stores.local import DirectoryStore
+from affidavit.stores.local import DirectoryStore
 store = DirectoryStore(Path(sys.argv[1]))
 link, when = os.link, sys.argv[3]
 def stopped(*arguments, **options):
@@ -290,3 +290,81 @@ def test_a_damaged_store_id_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.id").write_bytes(content)
     with pytest.raises(IntegrityError, match=r"^store\.id is not a store id"):
         DirectoryStore(tmp_path)
+
+
+def test_folders_are_those_right_below(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for name in ("s/b/x/1", "s/a/1", "s/object", "s/b/y/z/1"):
+        store.create(name, b"")
+    (tmp_path / "s/.hidden").mkdir()
+    (tmp_path / "s/not a name").mkdir()
+    (tmp_path / "s/link").symlink_to(tmp_path / "s/a")
+    assert store.folders("s") == store.folders("s/") == ["s/a", "s/b"]
+    assert store.folders("s/b") == ["s/b/x", "s/b/y"]
+    assert store.folders("") == ["s"]
+    assert store.folders("s/a") == store.folders("nothing") == []
+    with pytest.raises(ValueError, match="not a name for an object"):
+        store.folders("../s")
+    with pytest.raises(IntegrityError, match=r"^link in the evidence store is not a directory$"):
+        store.folders("s/link")
+
+
+SIZE = 3 * 1024 * 1024 + 7
+
+
+def test_an_object_is_created_from_a_file(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "evidence")
+    data = os.urandom(SIZE)
+    source = tmp_path / "source"
+    source.write_bytes(data)
+    assert store.create_from_file(NAME, source) is True
+    assert store.create_from_file(NAME, source) is False
+    assert store.create(NAME, data) is False
+    with source.open("rb") as file:
+        file.seek(99)  # it is read from its start, wherever it stands, and left open
+        assert store.create_from_file("other", file) is True
+        assert store.create_from_file("other", file) is False
+        assert not file.closed
+    assert store.read(NAME) == store.read("other") == data
+    assert mode(tmp_path / "evidence" / NAME) == 0o600
+    source.write_bytes(b"")
+    assert (tmp_path / "evidence" / NAME).stat().st_size == SIZE  # a copy, not a link
+
+
+@pytest.mark.parametrize("changed", [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:-1] + b"x"])
+def test_a_file_with_other_bytes_is_refused(tmp_path: Path, changed: Callable[[bytes], bytes]) -> None:
+    store, source = DirectoryStore(tmp_path / "evidence"), tmp_path / "source"
+    store.create(NAME, b"y" * SIZE)
+    source.write_bytes(changed(b"y" * SIZE))
+    with pytest.raises(ObjectExists):
+        store.create_from_file(NAME, source)
+    assert store.read(NAME) == b"y" * SIZE
+    with pytest.raises(FileNotFoundError):
+        store.create_from_file(NAME, tmp_path / "missing")
+    assert not list((tmp_path / "evidence").rglob(".tmp-*"))
+
+
+def test_a_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+from pathlib import Path
+from affidavit.stores.local import DirectoryStore
+store, source = DirectoryStore(Path(sys.argv[1])), Path(sys.argv[2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert store.create_from_file("big", source) and not store.create_from_file("big", source)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        file.truncate(128 * 1024 * 1024)
+    grown, _ = child(script, str(tmp_path / "evidence"), str(source)).communicate(timeout=60)
+    assert int(grown) < 32 * 1024  # KiB
+
+
+def test_a_store_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    for place in (tmp_path / "missing", tmp_path):
+        with pytest.raises(EvidenceStoreMismatch, match=r"^store\.id is gone from the evidence store$"):
+            DirectoryStore(place, create=False)
+    assert list(tmp_path.iterdir()) == []
+    made = DirectoryStore(tmp_path)
+    assert DirectoryStore(tmp_path, create=False).store_id == made.store_id

@@ -1,15 +1,17 @@
 """Evidence in a local directory, the default store."""
 
 import errno
+import io
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID, uuid4
 
-from activities.errors import EvidenceStoreMismatch, IntegrityError
-from activities.stores.base import (
+from affidavit.stores.base import (
     STORE_ID_NAME,
     ObjectExists,
     ObjectMissing,
@@ -17,12 +19,14 @@ from activities.stores.base import (
     is_segment,
     split_name,
 )
+from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
 
 # Never through a symlink: one planted inside the root must not lead a write, or a read, out of it.
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking, so that a pipe in the place of a file is refused and not waited for.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 1024 * 1024
 
 
 class DirectoryStore:
@@ -32,46 +36,66 @@ class DirectoryStore:
     taken: no reader ever sees a part of it, and of several creators one wins. A process killed in between
     leaves a temporary file that no listing shows and no later call uses.
 
-    Opening the store makes the root and its id if they are not there.
+    Opening the store makes the root and its id if they are not there, unless it is to be one that exists.
     """
 
-    def __init__(self, root: Path) -> None:
-        """Raises `OSError` if the root cannot be made or written, `IntegrityError` if its id is damaged."""
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        """Opens a store.
+
+        Args:
+            root: Its directory.
+            create: Whether it may be a new one; a client that shares a worker's store says no.
+
+        Raises:
+            OSError: The root cannot be made or written.
+            IntegrityError: Its id is damaged.
+            EvidenceStoreMismatch: There is no store, and it is not to be made.
+        """
         # Resolved once: the root itself may be a symlink, that is the operator's business.
         self._root = root.resolve()
-        made = [directory for directory in (self._root, *self._root.parents) if not directory.exists()]
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in made:
-            with ExitStack() as stack:
-                os.fsync(_open_directory(directory.parent, None, stack))
-        with suppress(ObjectExists):
-            self.create(STORE_ID_NAME, f"{uuid4()}\n".encode("ascii"))
+        if create:
+            made = [directory for directory in (self._root, *self._root.parents) if not directory.exists()]
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in made:
+                with ExitStack() as stack:
+                    os.fsync(_open_directory(directory.parent, None, stack))
+            with suppress(ObjectExists):
+                self.create(STORE_ID_NAME, f"{uuid4()}\n".encode("ascii"))
         _ = self.store_id
 
     def create(self, name: str, data: bytes) -> bool:
         """See `EvidenceStore.create`."""
-        *parents, base = split_name(name)
-        with _directories(self._root, parents, make=True) as directories:
-            created = _link_new(directories[-1], base, data)
-            if not created and _read(directories[-1], base, sync=True) != data:
-                raise ObjectExists(name)
-            # In the other case too: whoever linked it, or made a directory, may have died before syncing it.
-            for directory in reversed(directories):
-                os.fsync(directory)
-        return created
+        return self._create(name, io.BytesIO(data))
+
+    def create_from_file(self, name: str, source: Path | BinaryIO) -> bool:
+        """See `EvidenceStore.create_from_file`."""
+        if not isinstance(source, Path):
+            return self._create(name, source)
+        with source.open("rb") as file:
+            return self._create(name, file)
 
     def read(self, name: str) -> bytes:
         """See `EvidenceStore.read`."""
         *parents, base = split_name(name)
         try:
-            with _directories(self._root, parents) as directories:
-                return _read(directories[-1], base)
+            with _directories(self._root, parents) as directories, _opened(directories[-1], base) as file:
+                return file.read()
         except FileNotFoundError:
             raise ObjectMissing(name) from None
 
+    def folders(self, prefix: str) -> list[str]:
+        """See `EvidenceStore.folders`. A symlink is no directory."""
+        segments = _prefix_segments(prefix)
+        try:
+            with _directories(self._root, segments) as directories, os.scandir(directories[-1]) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        return sorted("/".join([*segments, name]) for name in names if is_segment(name))
+
     def list(self, prefix: str) -> list[str]:
         """See `EvidenceStore.list`. Files whose names are no objects' are left out."""
-        segments = split_name(prefix.removesuffix("/")) if prefix else []
+        segments = _prefix_segments(prefix)
         try:
             with _directories(self._root, segments) as directories:
                 return sorted(_names(directories[-1], segments))
@@ -90,6 +114,22 @@ class DirectoryStore:
         except ValueError:
             pass
         raise IntegrityError(f"{STORE_ID_NAME} is not a store id")
+
+    def _create(self, name: str, source: BinaryIO) -> bool:
+        *parents, base = split_name(name)
+        with _directories(self._root, parents, make=True) as directories:
+            # Looked for first: a replay writes again what is there, megabytes of it.
+            created = not _is_there(directories[-1], base) and _link_new(directories[-1], base, source)
+            if not created and not _holds(directories[-1], base, source):
+                raise ObjectExists(name)
+            # In the other case too: whoever linked it, or made a directory, may have died before syncing it.
+            for directory in reversed(directories):
+                os.fsync(directory)
+        return created
+
+
+def _prefix_segments(prefix: str) -> list[str]:
+    return split_name(prefix.removesuffix("/")) if prefix else []
 
 
 @contextmanager
@@ -114,12 +154,21 @@ def _open_directory(name: str | Path, parent: int | None, stack: ExitStack) -> i
     return descriptor
 
 
-def _link_new(directory: int, base: str, data: bytes) -> bool:
+def _is_there(directory: int, base: str) -> bool:
+    try:
+        os.stat(base, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _link_new(directory: int, base: str, source: BinaryIO) -> bool:
     """Writes a synced file and links it to `base`; False if that name is taken."""
     temporary = f".tmp-{uuid4().hex}"
     try:
         with os.fdopen(os.open(temporary, _CREATE, 0o600, dir_fd=directory), "wb") as file:
-            file.write(data)
+            source.seek(0)
+            shutil.copyfileobj(source, file, _CHUNK)
             file.flush()
             os.fsync(file.fileno())
         os.link(temporary, base, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
@@ -131,7 +180,21 @@ def _link_new(directory: int, base: str, data: bytes) -> bool:
     return True
 
 
-def _read(directory: int, base: str, *, sync: bool = False) -> bytes:
+def _holds(directory: int, base: str, source: BinaryIO) -> bool:
+    """Whether the object is what `source` has; it is synced on the way."""
+    with _opened(directory, base) as file:
+        os.fsync(file.fileno())
+        source.seek(0)
+        while True:
+            ours, theirs = source.read(_CHUNK), file.read(_CHUNK)
+            if ours != theirs:
+                return False
+            if not ours:
+                return True
+
+
+@contextmanager
+def _opened(directory: int, base: str) -> Iterator[BinaryIO]:
     refusal = IntegrityError(f"{base_name(base)} in the evidence store is not a file")
     try:
         descriptor = os.open(base, _READ, dir_fd=directory)
@@ -139,15 +202,11 @@ def _read(directory: int, base: str, *, sync: bool = False) -> bytes:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a symlink, a socket
             raise refusal from None
         raise
-    try:
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise refusal
-        if sync:
-            os.fsync(descriptor)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+        yield stack.enter_context(os.fdopen(descriptor, "rb", closefd=False))
 
 
 def _names(directory: int, above: list[str]) -> Iterator[str]:

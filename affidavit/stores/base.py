@@ -1,10 +1,11 @@
 """What a session's evidence is kept in: named objects, created once and never changed (formats.md 5)."""
 
 import re
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
-from activities.errors import IntegrityError
 from affidavit.evidence.text import printable
+from affidavit.stores.errors import IntegrityError
 
 STORE_ID_NAME = "store.id"
 """The object at the root that tells one store from another: a random UUID and a newline."""
@@ -47,8 +48,21 @@ class EvidenceStore(Protocol):
         """
         ...
 
+    def create_from_file(self, name: str, source: Path | BinaryIO) -> bool:
+        """Creates an object from a file's bytes, never all of them in memory; otherwise like `create`.
+
+        Args:
+            name: Of the object.
+            source: A path, or an open binary file that can seek; it is read from its start and left open.
+        """
+        ...
+
     def read(self, name: str) -> bytes:
         """Returns the whole object. Raises `ObjectMissing`."""
+        ...
+
+    def folders(self, prefix: str) -> list[str]:
+        """Returns the names of the directories right below one, sorted; nothing deeper is looked at."""
         ...
 
     def list(self, prefix: str) -> list[str]:

@@ -1,0 +1,263 @@
+"""One session as its runtime sees it: report steps, ask, wait for the end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from temporalio.common import RawValue
+
+from affidavit import contract
+from affidavit.contract import (
+    AdmitRequest,
+    AdmitResult,
+    Agent,
+    AttachResult,
+    BreakerReset,
+    CloseAccepted,
+    FlushResult,
+    IdentityResult,
+    SessionOutcome,
+    SessionView,
+    SubmitResult,
+    TerminalState,
+)
+from affidavit.converter import encode_json, raw_json
+from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
+from affidavit.evidence.text import printable
+from affidavit.ids import new_session_id
+from affidavit.outgoing import Step, check_one_message, encoded
+from affidavit.rpc import Line
+from affidavit.sending import Sender
+from affidavit.validation import first_error
+
+if TYPE_CHECKING:
+    from affidavit.client import SessionClient
+
+CANCEL_DRAIN_S: Final = 5.0
+"""How long a cancel waits for what was reported before it."""
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class SessionHandle:
+    """One session. `outcome` is set once `close` or `result` has returned it.
+
+    Safe to share between tasks of one event loop. A handle numbers its steps as a producer of its own, so that none
+    is taken twice however often it is sent; a session knows at most 64 producers, so keep a handle and share it.
+    """
+
+    def __init__(self, client: SessionClient, session_id: str, attached: AttachResult | None) -> None:
+        self.session_id = session_id
+        self.attached = attached
+        self.outcome: SessionOutcome | None = None
+        self._client = client
+        self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
+        self._sender = Sender(self._line.signal)
+
+    @property
+    def generation(self) -> str | None:
+        """Which life of the id this handle has opened; None for a handle that only names a session."""
+        return self.attached.generation if self.attached else None
+
+    @property
+    def producer(self) -> str:
+        """The name under which this handle numbers its steps; steps with a `producer_seq` of their own keep it."""
+        return self._sender.producer
+
+    # -- reporting -------------------------------------------------------------------------------------
+
+    async def record(self, *steps: Step) -> None:
+        """Report steps, in order; returns when they are buffered, at once unless the buffer is full.
+
+        They are sent when 64 steps or 256 KiB have come together or 50 ms have passed, again and again until the
+        server has them, for `retry_timeout` at most. `flush` tells when they are on disk; what is still buffered when
+        the event loop ends is lost, so end with `close` or `flush`.
+
+        Raises:
+            InvalidStep, MessageTooLarge: nothing of this call was taken.
+            AffidavitUnavailable, SessionStalled, SessionFailed: earlier steps could not be sent. They are kept and
+                tried again; nothing of this call was taken.
+            SessionNotFound: the session has ended, or never was; earlier steps of this handle were not taken, as many
+                as the text says, nor those of this call.
+        """
+        await self._sender.put(encoded(steps, self._limit))
+
+    async def submit(self, *steps: Step) -> SubmitResult:
+        """Report steps and wait until they are in the journal; other steps of this handle wait behind them.
+
+        Raises:
+            InvalidStep, MessageTooLarge: nothing was sent.
+            SessionRefused: queue full, closing, or the capture is incomplete. A full queue is told at once.
+            AffidavitUnavailable, SessionStalled: nobody answered in time; the steps may be in the journal or not.
+            SessionNotFound: the session is not running.
+        """
+        checked = encoded(steps, self._limit)
+        check_one_message(checked, self._limit)
+
+        async def send(message: bytes) -> SubmitResult:
+            return await self._line.update(contract.UPDATE_SUBMIT, SubmitResult, raw_json(message))
+
+        return await self._sender.alone(checked, send)
+
+    async def flush(self) -> FlushResult:
+        """Send what is buffered and wait until everything reported so far is in the journal.
+
+        Raises:
+            AffidavitUnavailable, SessionStalled, SessionNotFound, SessionRefused: as `record` and `submit`.
+        """
+        return await self._update(contract.UPDATE_FLUSH, FlushResult)
+
+    async def admit(self, attempt_id: str | None = None, agent: Agent | None = None) -> AdmitResult:
+        """Ask whether a model may be called, and open the attempt that its answer or its failure will close.
+
+        Args:
+            attempt_id: the attempt's name; made here if left out, so that a retry opens no second one.
+            agent: who asks; checked against the session's identity.
+
+        Returns:
+            The attempt's id. `flagged`: the breaker is open and only observes. `message`: a system message to put
+            before the next request.
+
+        Raises:
+            SessionRefused: type LoopDetected, IdentityConflict, QueueFull, ResponseSlotsFull, SessionClosing or
+                CaptureIncomplete.
+            AffidavitUnavailable: nobody answered within the client's `admit_timeout`; the text says who is missing.
+                Asking again with the same `attempt_id` is safe.
+        """
+        argument = _argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
+        try:
+            async with asyncio.timeout(self._client.admit_timeout):
+                result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
+        except TimeoutError as error:
+            raise AffidavitUnavailable(await self._client.missing()) from error
+        if result.refused is not None:
+            raise SessionRefused(result.refused.type, result.refused.reason)
+        return result
+
+    async def refresh_identity(self, agent: Agent) -> IdentityResult:
+        """Renew the lifetime of the agent's credential; the identity triple cannot change.
+
+        Raises:
+            SessionRefused: type IdentityConflict; the refusal is an event of the session.
+        """
+        argument = raw_json(encode_json(agent.model_dump(mode="json", exclude_none=True)))
+        result = await self._update(contract.UPDATE_REFRESH_IDENTITY, IdentityResult, argument)
+        if result.refused is not None:
+            raise SessionRefused(result.refused.type, result.refused.reason)
+        return result
+
+    async def reset_breaker(self, *, by: str, reason: str) -> FlushResult:
+        """Let a tripped loop breaker close again; who and why becomes an event."""
+        argument = _argument(BreakerReset, by=by, reason=reason)
+        return await self._update(contract.UPDATE_RESET_BREAKER, FlushResult, argument)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    async def close(self) -> SessionOutcome:
+        """Send what is buffered, end the session, and wait for its outcome; also of one that has ended already.
+
+        Raises:
+            SessionNotFound: there is no such session, or it had ended before the last steps came; calling again then
+                returns its outcome.
+            AffidavitUnavailable, SessionStalled: steps could not be sent, so the session was not closed.
+            SessionFailed: it ended without an outcome.
+        """
+        await self._sender.drain()
+        with suppress(SessionNotFound):  # not running any more, or never was: the result tells which
+            await self._line.update(contract.UPDATE_CLOSE, CloseAccepted)
+        return await self.result()
+
+    async def cancel(self) -> None:
+        """Ask the session to end as cancelled: it drains, seals and stops.
+
+        Raises:
+            AffidavitError: it is not cancelled; or it is, but without steps that could not be sent before.
+        """
+        unsent = await self._cancel()
+        if unsent is not None:
+            raise unsent
+
+    async def result(self) -> SessionOutcome:
+        """Wait for the session's end. A quarantined session has an outcome like any other.
+
+        Raises:
+            SessionNotFound, SessionFailed.
+        """
+        self.outcome = await self._line.result()
+        return self.outcome
+
+    async def receipt(self) -> dict[str, Any]:
+        """The signed receipt, once the session has ended.
+
+        Raises:
+            SessionFailed: it ended without one.
+        """
+        outcome = self.outcome or await self.result()
+        if outcome.receipt is None:
+            raise SessionFailed(f"session {printable(self.session_id)} ended {outcome.status} without a receipt")
+        return outcome.receipt
+
+    async def promote(self) -> dict[str, Any]:
+        """Close the session, await its end, and have its trajectory attested; returns the receipt.
+
+        Raises:
+            SessionNotFound, SessionFailed: as `close`.
+            SessionRefused: as `SessionClient.promote`.
+        """
+        outcome = await self.close()
+        return (await self._client.promote(self.session_id, outcome.generation)).receipt
+
+    # -- questions -------------------------------------------------------------------------------------
+
+    async def view(self) -> SessionView:
+        """What an operator asks: counts, head, breaker, what stalls. Needs a worker.
+
+        What this handle has buffered is sent first; what goes wrong there is told to the next report.
+        """
+        await self._sender.settle()
+        return await self._line.query(contract.QUERY_VIEW, SessionView)
+
+    async def terminal_state(self) -> SessionOutcome | None:
+        """The outcome if the session has one, without waiting. Needs a worker."""
+        return (await self._line.query(contract.QUERY_TERMINAL_STATE, TerminalState)).outcome
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        unsent = await self._cancel()
+        if unsent is not None:
+            error.add_note(f"affidavit: not all steps were reported: {unsent}")
+        # A task that is being cancelled itself must not wait for what it has asked for.
+        if not isinstance(error, asyncio.CancelledError):
+            await self.result()
+
+    def _limit(self) -> int:
+        return self._client.message_bytes(self.session_id)
+
+    async def _cancel(self) -> BaseException | None:
+        unsent = await self._sender.settle(CANCEL_DRAIN_S)
+        await self._line.cancel()
+        return unsent
+
+    async def _update(self, name: str, result_type: type[R], *args: RawValue) -> R:
+        # In the order of the calls: what was reported before has to be there before.
+        await self._sender.drain()
+        return await self._line.update(name, result_type, *args)
+
+
+def _argument(model: type[BaseModel], **fields: Any) -> RawValue:
+    try:
+        request = model.model_validate({name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
+    return raw_json(encode_json(request.model_dump(mode="json", exclude_none=True)))

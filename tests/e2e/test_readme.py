@@ -1,0 +1,60 @@
+"""The README's example, as a reader would run it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from tests.support.processes import environment, process
+from tests.support.rig import Rig, actions
+from tests.support.taps import LIMIT_S
+from workers.devserver import DevServer
+
+ROOT = Path(__file__).parents[2]
+
+
+def example() -> str:
+    """The README's one Python block that is a whole program."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (program,) = (block for block in blocks if "asyncio.run(" in block)
+    return program
+
+
+async def test_the_example_of_the_readme_runs_and_prints_its_receipt(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(example(), "utf-8")
+    env = environment(running, server.address)
+    async with process((str(script),), env, log := tmp_path / "log") as run:
+        assert run.stdout is not None
+        output = (await asyncio.wait_for(run.stdout.read(), LIMIT_S)).decode()
+        assert await run.wait() == 0, log.read_text("utf-8")
+    opened, ended = output.splitlines()
+    word, session_id = opened.split()
+    assert word == "session"
+    assert ended.startswith("closed {")
+    assert f"'session_id': '{session_id}'" in ended
+    assert actions(running.journal(session_id)) == ["opened", "tool_call", "tool_result"]
+
+
+async def test_left_by_an_exception_it_ends_cancelled_with_stop_reason_99_other(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    """As the README says of the same program."""
+    script = tmp_path / "example.py"
+    body = example()
+    caught = body.replace("asyncio.run(main())", "try:\n    asyncio.run(main())\nexcept KeyError:\n    print('caught')")
+    script.write_text(caught.replace("    print(session.outcome", "        raise KeyError\n    print(session.outcome"))
+    async with process((str(script),), environment(running, server.address), log := tmp_path / "log") as run:
+        assert run.stdout is not None
+        output = (await asyncio.wait_for(run.stdout.read(), LIMIT_S)).decode()
+        assert await run.wait() == 0, log.read_text("utf-8")
+    session_id = output.split()[1]
+    assert output.splitlines()[1:] == ["caught"]
+    assert actions(running.journal(session_id)) == ["opened", "tool_call", "tool_result", "cancel_requested"]
+    outcome = await running.client.handle(session_id).result()
+    assert (outcome.status, outcome.stop_reason_id, outcome.stop_reason) == ("cancelled", 99, "Other")
+    assert outcome.receipt is not None
+    assert (outcome.receipt["stop_reason_id"], outcome.receipt["stop_reason"]) == (99, "Other")

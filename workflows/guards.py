@@ -1,0 +1,94 @@
+"""What refuses an update before it is accepted, each refusal with a stable type (design.md 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from affidavit import contract
+from affidavit.contract import AdmitRequest, Agent, BreakerReset, Limits
+from workflows.consumer import Consumer
+from workflows.inbox import Inbox, Item, Message, Reply
+from workflows.messages import Unreadable, read_model
+from workflows.state import SessionState
+
+
+def refuse(type_: str, reason: str) -> NoReturn:
+    """Refuse an update: the caller gets the type and the reason, the session goes on."""
+    raise ApplicationError(reason, type=type_, non_retryable=True)
+
+
+def check_model(raw: RawValue, model: type[Agent] | type[BreakerReset] | type[AdmitRequest]) -> None:
+    """That an argument can be read as a model."""
+    try:
+        read_model(raw.payload, model)
+    except Unreadable as error:
+        refuse(contract.REFUSED_BAD_REQUEST, str(error))
+
+
+class Guards:
+    """The bounds of a session, and how many updates wait. Read-only, but for that count."""
+
+    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox) -> None:
+        self._limits = limits
+        self._state = state
+        self._inbox = inbox
+        self.waiting = 0
+
+    def live(self) -> None:
+        """Refuse on a session that is closing or whose capture is incomplete."""
+        if self._state.closing:
+            refuse(contract.REFUSED_CLOSING, "session is closing")
+        if self._state.poisoned is not None:
+            refuse(contract.REFUSED_INCOMPLETE, f"capture is incomplete: {self._state.poisoned}")
+
+    def queue(self) -> None:
+        """Refuse while as many steps wait as the queue holds."""
+        if self._inbox.depth >= self._limits.queue:
+            refuse(contract.REFUSED_QUEUE_FULL, f"queue full: {self._inbox.depth} steps waiting")
+
+    def slots(self, open_attempts: int) -> None:
+        """Refuse while as many attempts are open as there are response slots."""
+        if open_attempts >= self._limits.response_slots:
+            refuse(contract.REFUSED_SLOTS_FULL, f"response slots full: {open_attempts} attempts open")
+
+    def places(self, consumer: Consumer) -> None:
+        """Refuse what would have to wait, while the run is handed on or as many wait as may."""
+        if consumer.rolling:
+            refuse(contract.REFUSED_ROLLING_OVER, "the run is being handed on; ask again")
+        if self.waiting >= contract.WAITING_UPDATES:
+            refuse(contract.REFUSED_BUSY, f"{self.waiting} updates are waiting already")
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait in one of the places."""
+        self.waiting += 1
+        try:
+            await workflow.wait_condition(condition)
+        finally:
+            self.waiting -= 1
+
+    async def journaled(self, items: list[Item], consumer: Consumer) -> None:
+        """Enqueue and wait until the journal holds the items, or it is certain that it never will."""
+        self._inbox.put(items)
+        last = items[-1]
+        await self.wait(lambda: consumer.processed > last.ticket)
+        self._check_journaled(items)
+
+    async def read_and_journaled(self, message: Message, reply: Reply, consumer: Consumer) -> list[Item]:
+        """The same for a submission that is read when its turn comes; returns its items."""
+        self._inbox.put([message])
+        await self.wait(lambda: consumer.processed > message.ticket)
+        if reply.refused is not None:
+            refuse(contract.REFUSED_BAD_REQUEST, reply.refused)
+        self._check_journaled(reply.items)
+        return reply.items
+
+    def _check_journaled(self, items: list[Item]) -> None:
+        if not items or any(item.sequence < 0 and not item.repeat and item.refused is None for item in items):
+            refuse(contract.REFUSED_INCOMPLETE, f"capture is incomplete: {self._state.poisoned}")
+        if refused := [item.refused for item in items if item.refused is not None]:
+            refuse(contract.REFUSED_BAD_REQUEST, refused[0])

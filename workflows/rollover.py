@@ -1,0 +1,68 @@
+"""Handing a session on to its next run (design.md 4): never from a handler, and never waiting for bus or store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+from affidavit import contract
+from workflows import handover
+from workflows.consumer import Consumer
+from workflows.inbox import Inbox
+from workflows.state import SessionState
+
+
+class Rollover:
+    """Counts what a run has taken, and continues as new before a limit of the server is met."""
+
+    def __init__(self, spec: RawValue, state: SessionState, inbox: Inbox, consumer: Consumer) -> None:
+        self._spec = spec
+        self._state = state
+        self._inbox = inbox
+        self._consumer = consumer
+        self.signals = 0
+        self.updates = 0
+
+    def is_due(self) -> bool:
+        """Whether this run should end: the server suggests it, or a limit of its messages is near."""
+        return (
+            workflow.info().is_continue_as_new_suggested()
+            or self.signals >= contract.ROLLOVER_SIGNALS
+            or self.updates >= contract.ROLLOVER_UPDATES
+        )
+
+    async def hand_on(self, ended: Callable[[], bool]) -> None:
+        """Continue as new: let what is under way end for a moment, look at the inbox once more, and go.
+
+        Returns if the session ended meanwhile, or if more waits than can be handed on.
+        """
+        self._consumer.rolling = True
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: ended() or (self._stands_still() and workflow.all_handlers_finished()),
+                timeout=contract.ROLLOVER_WAIT_S,
+            )
+        while self._consumer.deciding and not ended():
+            # Embedding gives up after its attempts, so this ends without bus or store.
+            await workflow.wait_condition(lambda: ended() or not self._consumer.deciding)
+        if ended():
+            return
+        try:
+            arguments = handover.pack(self._spec, self._handed_on(), self._consumer.pending_steps, self._inbox)
+        except handover.TooMuchWaits:
+            # The run goes on until some of it is worked off.
+            self._consumer.rolling = False
+            waiting = self._inbox.bytes
+            await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
+            return
+        workflow.continue_as_new(args=arguments)
+
+    def _stands_still(self) -> bool:
+        return self._consumer.parked and self._consumer.publishing < 0
+
+    def _handed_on(self) -> SessionState:
+        in_doubt = max(self._state.in_doubt_through, self._consumer.publishing)
+        return self._state.model_copy(update={"runs": self._state.runs + 1, "in_doubt_through": in_doubt})

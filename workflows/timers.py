@@ -1,0 +1,56 @@
+"""The two clocks of a session: idle close, and gaps that stay open. One timer each, re-armed when it fires."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from affidavit.contract import Limits
+from workflows.consumer import Consumer, gap_item
+from workflows.inbox import Inbox
+from workflows.state import SessionState
+
+
+class Timers:
+    """Closes a session that nobody reports to, and tells of numbers that did not come."""
+
+    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox, consumer: Consumer) -> None:
+        self._limits = limits
+        self._state = state
+        self._inbox = inbox
+        self._consumer = consumer
+
+    async def idle(self) -> None:
+        """Close once nothing was reported for `idle_close`; an open attempt holds that off for its lapse (F6)."""
+        state = self._state
+        while not state.closing:
+            lapse = self._limits.attempt_lapse_s * 1000
+            held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
+            due = max(state.last_report_ms + self._limits.idle_close_s * 1000, held)
+            now = self._now_ms()
+            if now >= due:
+                state.idle = True
+                state.close()
+                return
+            await workflow.sleep((due - now) / 1000)
+
+    async def gaps(self) -> None:
+        """Turn a gap that stays open for `gap_grace` into an event (B7)."""
+        state, grace = self._state, self._limits.gap_grace_s * 1000
+        while True:
+            await workflow.wait_condition(lambda: state.closing or state.producers.next_due() is not None)
+            since = state.producers.next_due()
+            if state.closing or since is None:
+                return  # what is open at close is told by the loop
+            now = self._now_ms()
+            if since + grace > now:
+                await workflow.sleep((since + grace - now) / 1000)
+                continue
+            if state.poisoned is None:
+                self._inbox.put(
+                    gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.overdue(now - grace)
+                )
+            else:
+                state.producers.overdue(now - grace)
+
+    def _now_ms(self) -> int:
+        return self._state.admit(int(workflow.now().timestamp() * 1000))
