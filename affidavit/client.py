@@ -34,6 +34,7 @@ from affidavit.converter import data_converter, encode_json, raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
+from affidavit.exiting import settle_at_exit
 from affidavit.handle import SessionHandle
 from affidavit.markdown import literal
 from affidavit.offloading import opened_in
@@ -113,6 +114,7 @@ class SessionClient:
         config["target_host"] = target
         if namespace is not None:
             config["namespace"] = namespace
+        settle_at_exit()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 client = await Client.connect(**config, data_converter=data_converter(store))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import uuid
 from pathlib import Path
 
@@ -79,7 +80,10 @@ def test_the_usage_names_every_setting() -> None:
     [
         ({"AFFIDAVIT_STORE": __file__}, "AFFIDAVIT_STORE: test_operating.py: not a directory"),
         ({"AFFIDAVIT_SIGNING_SEED_FILE": ""}, "AFFIDAVIT_SIGNING_SEED_FILE: is set, but empty"),
-        ({"AFFIDAVIT_JOURNAL_KEY_FILES": "/nowhere/j.key"}, "j.key cannot be opened: No such file or directory"),
+        (
+            {"AFFIDAVIT_JOURNAL_KEY_FILES": "/nowhere/j.key"},
+            "AFFIDAVIT_JOURNAL_KEY_FILES: a file that it names cannot be opened: No such file or directory",
+        ),
         ({"AFFIDAVIT_ROLES": "king"}, "AFFIDAVIT_ROLES: Input should be 'session' or 'signing'"),
     ],
 )
@@ -139,3 +143,14 @@ async def test_the_client_takes_its_task_queue_from_the_environment(
     monkeypatch.setenv("AFFIDAVIT_TASK_QUEUE", "mine")
     assert (await SessionClient.connect(address=server.address)).task_queue == "mine"
     assert (await SessionClient.connect(address=server.address, task_queue="other")).task_queue == "other"
+
+
+async def test_ctrl_c_ends_dev_which_says_that_it_is_stopping(rig: Rig, server: DevServer, tmp_path: Path) -> None:
+    env = environment(rig, server.address)
+    dev = (*COMMAND, "dev", "--data-dir", str(tmp_path / "dev"), "--json")
+    async with process(dev, env, log := tmp_path / "log") as run:
+        assert run.stdout is not None
+        await asyncio.wait_for(run.stdout.readuntil(b"\n}\n"), LIMIT_S)
+        run.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(run.wait(), LIMIT_S) == 0
+    assert log.read_text("utf-8") == "stopping…\n"

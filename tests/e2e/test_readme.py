@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 
 from tests.support.processes import environment, process
@@ -37,6 +38,23 @@ async def test_the_example_of_the_readme_runs_and_prints_its_receipt(
     assert ended.startswith("closed {")
     assert f"'session_id': '{session_id}'" in ended
     assert actions(running.journal(session_id)) == ["opened", "tool_call", "tool_result"]
+
+
+async def test_a_program_that_ends_at_once_does_not_abort(server: DevServer, tmp_path: Path) -> None:
+    """What the runtime's threads did to one in twenty of them, before they were given a moment to finish."""
+    script = tmp_path / "ending.py"
+    script.write_text(
+        "import asyncio\n"
+        "from affidavit.client import SessionClient\n"
+        "async def main():\n"
+        f"    await (await SessionClient.connect(address={server.address!r})).task_queue_polled()\n"
+        "asyncio.run(main())\n",
+        "utf-8",
+    )
+    run = f"for each in $(seq 20); do {sys.executable} -P {script} || exit $?; done"
+    shell = await asyncio.create_subprocess_shell(run, stderr=asyncio.subprocess.PIPE)
+    _, errors = await shell.communicate()
+    assert shell.returncode == 0, errors.decode()
 
 
 async def test_left_by_an_exception_it_ends_cancelled_with_stop_reason_99_other(
