@@ -61,6 +61,9 @@ _RUN_IS_FULL: Final = (
     "exceeded workflow execution limit for signal events",  # InvalidArgument
     "limit on the total number of distinct updates",  # FailedPrecondition
 )
+_TASK_WAS_FAILED: Final = "unexpected workflow task failure"
+"""FailedPrecondition: the task that had the update was refused, as when a run is handed on while signals come in. It is
+asked again; a task that keeps failing is told in other words, and not waited for."""
 _NO_NAMESPACE: Final = re.compile(r"Namespace (\S+) is not found")
 _RUN_ENDED: Final = "AcceptedUpdateCompletedWorkflow"
 _CAPACITY: Final = (
@@ -134,6 +137,8 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
         return _Fault.LOST
     if any(text in error.message for text in _RUN_IS_FULL):
         return _Fault.FULL
+    if error.status is RPCStatusCode.FAILED_PRECONDITION and _TASK_WAS_FAILED in error.message:
+        return _Fault.LOST
     if error.status is RPCStatusCode.NOT_FOUND:
         return _Fault.FINAL if _NO_NAMESPACE.match(error.message) else _Fault.GONE
     return _Fault.LOST if error.status in _PASSING else _Fault.FINAL

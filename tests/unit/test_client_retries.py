@@ -30,6 +30,11 @@ UPDATE_LIMIT = RPCError(
     RPCStatusCode.FAILED_PRECONDITION,
     b"",
 )
+TASK_FAILED = RPCError(
+    "Unable to perform workflow execution update due to unexpected workflow task failure.",
+    RPCStatusCode.FAILED_PRECONDITION,
+    b"",
+)  # as server 1.32 has it while a run is handed on
 DENIED = RPCError("no such permission", RPCStatusCode.PERMISSION_DENIED, b"")
 
 
@@ -58,6 +63,7 @@ def persistently(
 
 
 PASSING = [
+    TASK_FAILED,
     UNAVAILABLE,
     SIGNAL_LIMIT,
     UPDATE_LIMIT,
