@@ -113,52 +113,28 @@ async def publish(request: PublishRequest) -> PublishResult:
 
 async def seal(request: SealRequest) -> SealResult:
     """Have the signer read the journal, check it and sign."""
-    result: SealResult = await workflow.execute_activity(
-        contract.ACTIVITY_SEAL,
-        _called(request),
-        result_type=SealResult,
-        task_queue=contract.signing_queue(workflow.info().task_queue),
-        start_to_close_timeout=_LONG_LIMIT,
-        heartbeat_timeout=_HEARTBEAT,
-        retry_policy=_RETRY,
-        summary=f"{request.count} events",
-    )
-    return result
+    events = f"{request.count} events"
+    return await _write(contract.ACTIVITY_SEAL, SealResult, events, _called(request), signing=True)
 
 
 async def write_trajectory(request: TrajectoryRequest) -> TrajectoryResult:
     """Write the trajectory of an unsigned session, with its provenance."""
-    result: TrajectoryResult = await workflow.execute_activity(
-        contract.ACTIVITY_TRAJECTORY,
-        _called(request),
-        result_type=TrajectoryResult,
-        start_to_close_timeout=_LONG_LIMIT,
-        heartbeat_timeout=_HEARTBEAT,
-        retry_policy=_RETRY,
-        summary=f"{request.count} events",
-    )
-    return result
+    return await _write(contract.ACTIVITY_TRAJECTORY, TrajectoryResult, f"{request.count} events", _called(request))
 
 
 async def promote(request: PromoteRequest) -> PromoteResult:
     """Have the signer attest a trajectory that lies in the store."""
-    result: PromoteResult = await workflow.execute_activity(
-        contract.ACTIVITY_PROMOTE,
-        request,
-        result_type=PromoteResult,
-        task_queue=contract.signing_queue(workflow.info().task_queue),
-        start_to_close_timeout=_LONG_LIMIT,
-        heartbeat_timeout=_HEARTBEAT,
-        retry_policy=_RETRY,
-    )
-    return result
+    return await _write(contract.ACTIVITY_PROMOTE, PromoteResult, "trajectory", request, signing=True)
 
 
-async def _write(name: str, result_type: type[T], summary: str, *args: Any) -> T:
+async def _write(name: str, result_type: type[T], summary: str, *args: Any, signing: bool = False) -> T:
+    """Run an activity that writes to the store, on the queue of the signers if it needs their key."""
+    queue = workflow.info().task_queue
     result: T = await workflow.execute_activity(
         name,
         args=args,
         result_type=result_type,
+        task_queue=contract.signing_queue(queue) if signing else queue,
         start_to_close_timeout=_LONG_LIMIT,
         heartbeat_timeout=_HEARTBEAT,
         retry_policy=_RETRY,

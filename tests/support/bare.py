@@ -18,6 +18,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from affidavit.rpc import check_cancelled
 from tests.support.foreign import json_payload
 from tests.support.rig import Rig
 from tests.support.taps import LIMIT_S
@@ -91,7 +92,8 @@ class Bare:
                     if type_ not in ("RollingOver", "Busy", "AcceptedUpdateCompletedWorkflow"):
                         raise
                     reasons.append(type_)
-                except WorkflowUpdateRPCTimeoutOrCancelledError:
+                except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                    check_cancelled(error)  # else neither the limit nor the end of the test would end this
                     reasons.append("timeout")
                 except RPCError as error:
                     # How the server words that the run ends in the very task in which the update came.
