@@ -291,7 +291,8 @@ async def test_with_the_store_out_a_batch_is_handed_on_exactly_as_it_was_cut(
         for number in range(4, 8):
             await bare.step(call(f"c{number}"))
         view = await in_run(bare, 2)
-        assert (view["event_count"], view["queue_depth"], view["poisoned"]) == (1, 5, None)
+        # Five were handed on; the update that is asked again waits behind them, if it has come already.
+        assert (view["event_count"], view["queue_depth"] in (5, 6), view["poisoned"]) == (1, True, None)
         met = outage.met
         await outage.met_times(met + 1)
         await bare.step(call("c8"))
