@@ -39,6 +39,7 @@ _METRICS: Final = (
 
 
 def import_steps(listed: list[Any]) -> Iterator[dict[str, Any]]:
+    """Read the steps of a run, in order; each that comes out is valid as a step."""
     messages: list[dict[str, Any]] = []
     announced: set[str] = set()
     for place, step in enumerate(listed):
