@@ -52,8 +52,7 @@ TASK_QUEUE_VARIABLE = "AFFIDAVIT_TASK_QUEUE"
 """The worker's setting of the same name, so that one environment serves both."""
 CONNECT_TIMEOUT_S = 5.0
 ADMIT_TIMEOUT_S = 5.0
-"""How long an open or an admit may take before the client says what is missing (issue of the operator, not of the
-agent)."""
+"""How long an open or an admit may take before the client says what is missing."""
 DIAGNOSIS_TIMEOUT_S = 2.0
 
 

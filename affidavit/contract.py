@@ -366,6 +366,7 @@ class SessionView(BaseModel):
     agent: Agent
     steps: int
     queue_depth: int
+    queue_limit: int = 1024
     event_count: int
     chain_head: str
     published_through: int

@@ -26,10 +26,11 @@ from affidavit.contract import (
     TerminalState,
 )
 from affidavit.converter import encode_json, raw_json
-from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
+from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
 from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
 from affidavit.outgoing import Step, check_one_message, encoded
+from affidavit.pacing import Pace
 from affidavit.rpc import Line
 from affidavit.sending import Sender
 from affidavit.validation import first_error
@@ -37,6 +38,7 @@ from affidavit.validation import first_error
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
 
+QUESTION_S: Final = 5.0
 CANCEL_DRAIN_S: Final = 5.0
 """How long a cancel waits for what was reported before it."""
 
@@ -56,7 +58,7 @@ class SessionHandle:
         self.outcome: SessionOutcome | None = None
         self._client = client
         self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
-        self._sender = Sender(self._line.signal)
+        self._sender = Sender(self._line.signal, Pace(self._crowded, patience=client.retry_timeout).wait)
 
     @property
     def generation(self) -> str | None:
@@ -72,6 +74,9 @@ class SessionHandle:
 
     async def record(self, *steps: Step) -> None:
         """Report steps, in order; returns when they are buffered, at once unless the buffer is full.
+
+        The buffer fills when the server is slow or away, and when the session's queue is full: a handle that has sent
+        256 steps looks, and holds the next ones back for up to `retry_timeout`.
 
         They are sent when 64 steps or 256 KiB have come together or 50 ms have passed, again and again until the
         server has them, for `retry_timeout` at most. `flush` tells when they are on disk; what is still buffered when
@@ -240,6 +245,15 @@ class SessionHandle:
         # A task that is being cancelled itself must not wait for what it has asked for.
         if not isinstance(error, asyncio.CancelledError):
             await self.result()
+
+    async def _crowded(self) -> bool:
+        """Whether the session has no room for more steps, as far as somebody is there to say so."""
+        try:
+            async with asyncio.timeout(QUESTION_S):
+                view = await self._line.query(contract.QUERY_VIEW, SessionView)
+        except (AffidavitError, TimeoutError):
+            return False  # the signal itself will tell what is wrong
+        return view.queue_depth >= view.queue_limit
 
     def _limit(self) -> int:
         return self._client.message_bytes(self.session_id)

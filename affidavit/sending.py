@@ -60,10 +60,21 @@ class Sender:
     are kept and tried again, but for those of a session that has ended.
     """
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """`send` delivers a message; what can be retried it has retried itself when it raises."""
+    def __init__(
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        before: Callable[[int, Callable[[], bool]], Awaitable[None]] | None = None,
+    ) -> None:
+        """Takes how messages are delivered.
+
+        Args:
+            send: delivers a message; what can be retried it has retried itself when it raises.
+            before: awaited before each new message, with the number of its steps; it may take its time, but not when
+                its second argument says that somebody waits.
+        """
         self.producer = secrets.token_hex(PRODUCER_CHARS // 2)
         self._send = send
+        self._before = before
         self._next = 1
         self._waiting: deque[_Waiting] = deque()
         self._waiting_size = 0
@@ -187,6 +198,8 @@ class Sender:
             if self._flight is None:
                 await self._linger()
                 self._flight = self._cut()
+                if self._before is not None:
+                    await self._before(self._flight.steps, self._is_urgent)
             await self._send(self._flight.message)
             self._done += self._flight.steps
             self._flight = None
@@ -214,11 +227,14 @@ class Sender:
         """Wait until a batch is full, its time is up, or somebody waits for it."""
         loop = asyncio.get_running_loop()
         due = self._waiting[0].since + LINGER_S
-        while not self._is_full() and self._urgent <= self._done and (left := due - loop.time()) > 0:
+        while not self._is_full() and not self._is_urgent() and (left := due - loop.time()) > 0:
             self._news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._news.wait()
+
+    def _is_urgent(self) -> bool:
+        return self._urgent > self._done
 
     def _is_full(self) -> bool:
         return len(self._waiting) >= BATCH_STEPS or self._waiting_size + ENVELOPE_BYTES >= BATCH_BYTES

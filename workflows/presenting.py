@@ -52,6 +52,7 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
             "agent": ledger.agent,
             "steps": ledger.steps,
             "queue_depth": inbox.depth,
+            "queue_limit": registration.spec.limits.queue,
             "event_count": ledger.count,
             "chain_head": ledger.head,
             "published_through": state.published - 1,

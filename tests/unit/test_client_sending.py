@@ -1,4 +1,4 @@
-"""What a handle does with steps before Temporal has them: batches, numbers, one in flight (issue 4, item 6).
+"""What a handle does with steps before Temporal has them: batches, numbers, one in flight.
 
 The transport is a stand-in, the clock is virtual.
 """

@@ -1,4 +1,4 @@
-"""The client against the real dev server: batches, lost answers, cut connections, rollover, reopening (issue 4, 6)."""
+"""The client against the real dev server: batches, lost answers, cut connections, rollover, reopening."""
 
 from __future__ import annotations
 
