@@ -189,7 +189,8 @@ async def test_f8_killed_between_signing_and_publishing_it_goes_on_with_the_same
         assert not any(rig.bus(session_id) for session_id in ids)
         first.kill()
     async with process(WORKERS, environment(rig, server.address), log):
-        results = await asyncio.wait_for(asyncio.gather(*promoting), LIMIT_S)
+        # A worker has to start, and notice after its heartbeat timeout what the other one has left.
+        results = await asyncio.wait_for(asyncio.gather(*promoting), 2 * LIMIT_S)
     assert [result.receipt for result in results] == signed
     for session, events in zip(sessions, written, strict=True):
         announced = check_announced_once(rig, session)
