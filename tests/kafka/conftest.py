@@ -1,0 +1,85 @@
+"""A real broker for all of these tests; they are skipped, with the reason, where there is none and none can be started.
+
+AFFIDAVIT_TEST_KAFKA names one to use instead (`host:port`, no TLS, at least one broker): what has to stop, cut or
+secure a broker is skipped with it. With CI=true, on a machine with Maven, nothing here is ever skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+import pytest_asyncio
+
+from activities.buses.kafka import KafkaBus
+from affidavit.kafka.admin import provision
+from affidavit.kafka.connection import KafkaConnection
+from affidavit.kafka.manifest import Manifest
+from tests.support.kafka_broker import Broker, NoBroker, broker, can_start
+from tests.support.kafka_topics import TOPICS
+
+GIVEN = "AFFIDAVIT_TEST_KAFKA"
+MANIFEST = Manifest.model_validate(
+    {
+        "topics": {
+            name: {"partitions": 8, "replication": 1, "min_insync_replicas": 1, "max_message_bytes": 4_000_000}
+            for name in TOPICS
+        }
+    }
+)
+
+
+def missing(reason: str) -> None:
+    """Skip, or fail where a skip would hide that nothing is tested."""
+    if os.environ.get("CI") == "true" and can_start():
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest_asyncio.fixture(scope="session")
+async def some_kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
+    """A broker that has the topics."""
+    async with AsyncExitStack() as stack:
+        if given := os.environ.get(GIVEN):
+            found = Broker(plain=given)
+        else:
+            try:
+                found = await stack.enter_async_context(broker(tmp_path_factory.mktemp("kafka") / "broker"))
+            except NoBroker as error:
+                missing(str(error))
+        await provision(KafkaConnection(bootstrap=found.plain), MANIFEST)
+        yield found
+
+
+@pytest.fixture
+def kafka(some_kafka: Broker) -> Broker:
+    """The broker, which a test may use and leaves as it was."""
+    return some_kafka
+
+
+@pytest.fixture
+def own_kafka(some_kafka: Broker) -> Broker:
+    """The broker, which a test may stop or cut off."""
+    if not some_kafka.ours:
+        missing(f"the broker of {GIVEN} is not ours to stop, cut or secure")
+    return some_kafka
+
+
+MakeBus = Callable[..., KafkaBus]
+
+
+@pytest_asyncio.fixture
+async def make_bus(kafka: Broker) -> AsyncIterator[MakeBus]:
+    """Makes buses as workers have them; all are closed in the end."""
+    made: list[Callable[[], Awaitable[None]]] = []
+
+    def make(address: str | None = None, **settings: object) -> KafkaBus:
+        bus = KafkaBus(KafkaConnection(bootstrap=address or kafka.plain, **settings))
+        made.append(bus.close)
+        return bus
+
+    yield make
+    for close in made:
+        await close()
