@@ -18,9 +18,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
 
-from activities.errors import TransientError
+from activities.errors import PermanentPublishError, TransientError
 from affidavit.kafka.connection import KafkaConnection
 from affidavit.kafka.errors import KafkaSettingsError
 from affidavit.kafka.reaching import why_not
@@ -112,6 +112,7 @@ class ProducerPool:
 
         Raises:
             TransientError: there is none to be had now.
+            PermanentPublishError: this user may not publish at all.
         """
         producer = await self._usable()
         producer.users += 1
@@ -166,6 +167,8 @@ class ProducerPool:
         except BaseException as error:
             producer.usable = False
             self._put_aside(producer)
+            if isinstance(error, ClusterAuthorizationFailedError):
+                raise PermanentPublishError("Kafka does not let this user write to the cluster") from None
             if not isinstance(error, KafkaError | OSError | TimeoutError):
                 raise
             raise TransientError(str(await why_not(options))) from None

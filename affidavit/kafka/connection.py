@@ -61,9 +61,11 @@ class KafkaConnection(BaseSettings):
         try:
             return cls(**changes)
         except ValidationError as error:
-            name, _, why = first_error(error).partition(": ")
-            why = (why or name).removeprefix("Value error, ")
-            raise KafkaSettingsError(why if why.startswith(PREFIX) else f"{PREFIX}{name.upper()}: {why}") from None
+            text = first_error(error)
+            if error.errors()[0]["loc"]:
+                name, _, why = text.partition(": ")
+                text = f"{PREFIX}{name.upper()}: {why}"
+            raise KafkaSettingsError(text.replace("Value error, ", "")) from None
 
     @field_validator("tls_ca_file", "tls_cert_file", "tls_key_file", "password_file", "topics", mode="before")
     @classmethod

@@ -54,9 +54,13 @@ async def why_not(options: dict[str, Any]) -> AffidavitError:
             return KafkaRefused(f"the Kafka broker's certificate is not trusted: {error.verify_message}")
         except ssl.SSLError:
             return KafkaRefused("the Kafka broker does not speak TLS as we do; check the port and AFFIDAVIT_KAFKA_TLS")
-        except (OSError, KafkaError, TimeoutError) as error:
-            if options["security_protocol"] == "PLAINTEXT" and not isinstance(error, OSError | TimeoutError):
-                found = KafkaUnreachable("a broker ends our connection at once; does its listener want TLS?")
+        except TimeoutError:
+            found = KafkaUnreachable("no Kafka broker answers in time")
+        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, KafkaError):
+            hint = "speak" if "ssl_context" in options else "want"
+            found = KafkaUnreachable(f"a Kafka broker ends our connection at once; does its listener {hint} TLS?")
+        except OSError:
+            pass
         else:
             with contextlib.suppress(Exception):
                 connection.close()

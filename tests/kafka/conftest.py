@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from activities.buses.kafka import KafkaBus
 from affidavit.kafka.admin import provision
@@ -21,14 +22,16 @@ from tests.support.kafka_broker import Broker, NoBroker, broker, can_start
 from tests.support.kafka_topics import TOPICS
 
 GIVEN = "AFFIDAVIT_TEST_KAFKA"
-MANIFEST = Manifest.model_validate(
-    {
-        "topics": {
-            name: {"partitions": 8, "replication": 1, "min_insync_replicas": 1, "max_message_bytes": 4_000_000}
-            for name in TOPICS
-        }
-    }
-)
+DEFAULTS = {"partitions": 8, "replication": 1, "min_insync_replicas": 1, "max_message_bytes": 4_000_000}
+
+
+def manifest_text(*more: str, **changes: int) -> str:
+    """A manifest for one broker, with further topics and other defaults."""
+    topics: dict[str, dict[str, int]] = {name: {} for name in (*TOPICS, *more)}
+    return yaml.safe_dump({"defaults": {**DEFAULTS, **changes}, "topics": topics}, sort_keys=False)
+
+
+MANIFEST = Manifest.parse(manifest_text().encode(), "topics.yaml")
 
 
 def missing(reason: str) -> None:
@@ -49,6 +52,8 @@ async def some_kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
                 found = await stack.enter_async_context(broker(tmp_path_factory.mktemp("kafka") / "broker"))
             except NoBroker as error:
                 missing(str(error))
+        found.manifest = tmp_path_factory.mktemp("topics") / "topics.yaml"
+        found.manifest.write_text(manifest_text())
         await provision(KafkaConnection(bootstrap=found.plain), MANIFEST)
         yield found
 
@@ -59,12 +64,15 @@ def kafka(some_kafka: Broker) -> Broker:
     return some_kafka
 
 
-@pytest.fixture
-def own_kafka(some_kafka: Broker) -> Broker:
-    """The broker, which a test may stop or cut off."""
+@pytest_asyncio.fixture
+async def own_kafka(some_kafka: Broker) -> AsyncIterator[Broker]:
+    """The broker, which a test may stop or cut off; it is there again for the next test."""
     if not some_kafka.ours:
         missing(f"the broker of {GIVEN} is not ours to stop, cut or secure")
-    return some_kafka
+    assert some_kafka.proxy is not None
+    yield some_kafka
+    some_kafka.proxy.mute = some_kafka.proxy.closed = False
+    await some_kafka.start()
 
 
 MakeBus = Callable[..., KafkaBus]

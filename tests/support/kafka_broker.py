@@ -1,14 +1,16 @@
 """A real Apache Kafka broker for tests: one node in KRaft mode on loopback, from Maven's artefacts, always ended.
 
-Listeners: PLAIN text for the tests themselves, SECURE with TLS and SASL, and PROXIED, whose advertised port is left
-free for a proxy that loses what a network loses.
+Listeners: PLAIN text for the tests themselves, SECURE with TLS and SASL, and PROXIED behind a proxy that loses what a
+network loses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
+import random
 import shutil
 import signal
 import subprocess
@@ -26,7 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from workers.devserver import LOOPBACK, _die_with_parent, free_port
+from tests.support.proxy import Proxy, proxied
+from workers.devserver import LOOPBACK, DevServerError, _die_with_parent, check_free
 
 ROOT = Path(__file__).parents[2]
 POM = ROOT / "tests" / "kafka" / "pom.xml"
@@ -120,13 +123,27 @@ class Broker:
 
     plain: str
     secure: str = ""
-    behind: str = ""
-    """Where the listener PROXIED really is; it sends clients to `proxied`, where a test puts its proxy."""
-    proxied: str = ""
+    proxy: Proxy | None = None
+    """In front of the listener PROXIED, which sends clients to `proxied` for everything."""
     ca: Path = Path()
+    manifest: Path = Path()
+    """What its topics were made from."""
     folder: Path = Path()
     _command: list[str] = field(default_factory=list)
     _process: asyncio.subprocess.Process | None = None
+
+    @property
+    def proxied(self) -> str:
+        """Where clients go that may lose the broker."""
+        assert self.proxy is not None
+        return self.proxy.address
+
+    def variables(self, address: str | None = None) -> dict[str, str]:
+        """What a worker's environment says of this broker."""
+        return {
+            "AFFIDAVIT_KAFKA_BOOTSTRAP": address or self.plain,
+            "AFFIDAVIT_KAFKA_TOPICS": str(self.manifest),
+        }
 
     @property
     def ours(self) -> bool:
@@ -134,7 +151,9 @@ class Broker:
         return bool(self._command)
 
     async def start(self) -> None:
-        """Start it, again on the same data and ports after a `kill`, and wait until it answers."""
+        """Start it if it does not run, on the same data and ports as before, and wait until it answers."""
+        if self._process is not None and self._process.returncode is None:
+            return
         with (self.folder / "broker.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -186,8 +205,21 @@ async def broker(folder: Path) -> AsyncIterator[Broker]:
     """
     jars = await asyncio.to_thread(libraries)
     ca = _certificate(folder)
-    names = ("plain", "secure", "behind", "proxied", "controller")
+    names = ("plain", "secure", "behind", "controller")
     ports = dict(zip(names, _free_ports(len(names)), strict=True))
+    async with proxied(f"{LOOPBACK}:{ports['behind']}") as proxy:
+        proxy_port = int(proxy.address.rpartition(":")[2])
+        started = await _formatted(folder, jars, {**ports, "proxied": proxy_port})
+        started.proxy, started.ca = proxy, ca
+        try:
+            await started.start()
+            yield started
+        finally:
+            await started.kill()
+
+
+async def _formatted(folder: Path, jars: Path, ports: dict[str, int]) -> Broker:
+    """A broker that has its configuration and an empty storage, and does not run yet."""
     security = "org.apache.kafka.common.security"
     config = folder / "server.properties"
     config.write_text(
@@ -224,25 +256,20 @@ async def broker(folder: Path) -> AsyncIterator[Broker]:
     )
     output, _ = await asyncio.wait_for(formatted.communicate(), START_LIMIT_S)
     assert formatted.returncode == 0, output.decode()
-    addresses = {name: f"{LOOPBACK}:{port}" for name, port in ports.items() if name != "controller"}
-    started = Broker(**addresses, ca=ca, folder=folder, _command=[*java, "kafka.Kafka", str(config)])
-    try:
-        await started.start()
-        yield started
-    finally:
-        await started.kill()
+    plain, secure = (f"{LOOPBACK}:{ports[name]}" for name in ("plain", "secure"))
+    return Broker(plain, secure, folder=folder, _command=[*java, "kafka.Kafka", str(config)])
 
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
+    """Ports that no outgoing connection gets meanwhile, so that a broker that is started again finds them free."""
+    found: set[int] = set()
     while len(found) < count:
-        port = free_port()
-        if port not in found:
-            found.append(port)
-    return found
+        with contextlib.suppress(DevServerError):
+            found.add(check_free(random.randrange(20_000, 32_000)))
+    return list(found)
 
 
 def _certificate(folder: Path) -> Path:
