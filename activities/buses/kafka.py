@@ -129,10 +129,12 @@ class KafkaBus:
         self, producer: Producer, placed: dict[TopicPartition, list[BusRecord]], known: dict[str, Ack]
     ) -> None:
         """Send what is not known, and add its acknowledgements to `known`."""
+        # Counted from before the heartbeat: a process that is stopped here, and goes on too late, sends nothing.
+        deadline = asyncio.get_running_loop().time() + DELIVERY_LIMIT_S
         self._progress("sending")
         unanswered: set[TopicPartition] = set()
         try:
-            async with asyncio.timeout(DELIVERY_LIMIT_S):
+            async with asyncio.timeout_at(deadline):
                 # All are waited for, also when one has failed: nothing may be under way when this returns.
                 failures = await asyncio.gather(
                     *(self._send(producer, tp, records, known, unanswered) for tp, records in placed.items()),
@@ -158,7 +160,7 @@ class KafkaBus:
         for batch in _batches([record for record in records if record.uid not in known]):
             async with self._turns[tp]:
                 if not producer.usable:
-                    raise TransientError("the connection to Kafka was given up; it is made anew")
+                    raise _given_up()
                 if producer.inner.client.cluster.leader_for_partition(tp) in (None, -1):
                     producer.inner.client.force_metadata_update()
                     raise TransientError(f"{printable(tp.topic)}: a partition has no leader now")
@@ -176,12 +178,16 @@ class KafkaBus:
                     # What the broker has not taken leaves a hole in the producer's numbers.
                     producer.usable = False
                     unanswered.discard(tp)
-                    raise translated(error, tp.topic) from None
+                    raise _given_up() if producer.aborted else translated(error, tp.topic) from None
                 unanswered.discard(tp)
             if answer is None or answer.offset < 0:
                 raise TransientError(f"{printable(tp.topic)}: acknowledged without an offset; it is looked up")
             for number, record in enumerate(batch):
                 known[record.uid] = Ack(tp.topic, tp.partition, answer.offset + number)
+
+
+def _given_up() -> TransientError:
+    return TransientError("the connection to Kafka was given up; it is made anew")
 
 
 def _batches(records: Sequence[BusRecord]) -> Iterator[list[BusRecord]]:

@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 START_LIMIT_S = 4.0
 STOP_LIMIT_S = 1.0
+TICK_S = 0.5
+SLEEP_LIMIT_S = 3.0
+"""Less than what a heartbeat timeout leaves, far more than a busy event loop takes."""
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER of no time: what the kernel has not sent yet is dropped."""
@@ -41,14 +45,19 @@ class Producer:
         self.inner = inner
         self.usable = True
         self.users = 0
+        self.aborted = False
         self._requests: set[asyncio.Task[Any]] = set()
-        self._aborted = False
+        self._loop = asyncio.get_running_loop()
+        self._ticked = self._loop.time()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
         self._ask: Callable[..., Awaitable[Any]] = inner.client.send
         # Every request goes this way, so that `abort` can reach those that still wait for their connection.
         inner.client.send = self._send
 
     async def _send(self, *arguments: Any, **options: Any) -> Any:
-        if self._aborted:
+        if self._has_slept():
+            self.abort()
+        if self.aborted:
             raise KafkaError("the producer is aborted")
         request = asyncio.ensure_future(self._ask(*arguments, **options))
         self._requests.add(request)
@@ -57,16 +66,33 @@ class Producer:
         finally:
             self._requests.discard(request)
 
+    def _tick(self) -> None:
+        if self._has_slept():
+            self.abort()
+        else:
+            self._ticked = self._loop.time()
+            self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _has_slept(self) -> bool:
+        """Whether the process was stopped for so long that others may have begun to do its work.
+
+        What was about to be sent when it stopped would be the first thing it does, before any time limit is noticed.
+        """
+        return self._loop.time() - self._ticked > SLEEP_LIMIT_S
+
     def abort(self) -> None:
         """See that nothing more is sent: what was handed to the producer and is not on the network never will be.
 
         Returns at once. Whoever waits for an acknowledgement gets an error.
         """
-        if self._aborted:
+        if self.aborted:
             return
-        self._aborted, self.usable = True, False
+        self.aborted, self.usable = True, False
+        self._ticker.cancel()
         sender = self.inner._sender.sender_task
         if sender is not None:
+            # Its own last words expect a transaction, and are an error in the log without one.
+            sender.remove_done_callback(self.inner._sender._fail_all)
             sender.cancel()
         for request in self._requests:
             request.cancel()
@@ -76,7 +102,10 @@ class Producer:
                 with contextlib.suppress(OSError, AttributeError):
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
                 writer.transport.abort()
-        self.inner._message_accumulator.fail_all(KafkaError("the producer was aborted"))
+        waiting = self.inner._message_accumulator
+        waiting.fail_all(KafkaError("the producer was aborted"))
+        for batch in chain.from_iterable(waiting._batches.values()):
+            _seen(batch._drain_waiter)
 
     async def close(self) -> None:
         """Abort it and let go of what it holds; takes a bounded time."""
@@ -86,6 +115,7 @@ class Producer:
                 sender = self.inner._sender.sender_task
                 if sender is not None:
                     await asyncio.wait([sender])
+                    _seen(sender)
         with contextlib.suppress(Exception):
             async with asyncio.timeout(STOP_LIMIT_S):
                 await self.inner.client.close()
@@ -187,6 +217,12 @@ class ProducerPool:
         closing = asyncio.create_task(producer.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody waits for, which would be told to the log otherwise."""
+    if future.done() and not future.cancelled():
+        future.exception()
 
 
 def _is_broken(producer: Producer) -> bool:

@@ -2,6 +2,7 @@
 
 The environment's HELD maps session ids to places: `looking up` and `sending`, the phases of the bus, right before each
 begins; `acknowledged`, after the broker's answer and before Temporal is told. Opening events are let through.
+With STOPS it stops itself there as SIGSTOP does, and goes on when it is told to.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -32,6 +34,10 @@ def _hang(session_id: str) -> None:
     """Holds the whole process: it is to be killed here."""
     sys.stdout.write(f"held {session_id}\n")
     sys.stdout.flush()
+    if "STOPS" in os.environ:
+        HELD.clear()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
     threading.Event().wait()
 
 

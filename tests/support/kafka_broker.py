@@ -150,9 +150,14 @@ class Broker:
         """Whether a test may stop it."""
         return bool(self._command)
 
+    @property
+    def runs(self) -> bool:
+        """Whether our process runs."""
+        return self._process is not None and self._process.returncode is None
+
     async def start(self) -> None:
         """Start it if it does not run, on the same data and ports as before, and wait until it answers."""
-        if self._process is not None and self._process.returncode is None:
+        if self.runs:
             return
         with (self.folder / "broker.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
