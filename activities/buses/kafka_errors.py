@@ -27,7 +27,7 @@ from affidavit.evidence.text import printable
 _PERMANENT: Final[dict[type[KafkaError], str]] = {
     MessageSizeTooLargeError: "a record is too large for the topic",
     RecordListTooLargeError: "a record is too large for the broker",
-    InvalidTopicError: "the topic's name is not one that Kafka takes",
+    InvalidTopicError: "the topic's name is not one Kafka takes",
     PolicyViolationError: "a policy of the broker forbids the record",
     TopicAuthorizationFailedError: "Kafka does not let this user write to the topic",
     ClusterAuthorizationFailedError: "Kafka does not let this user write to the cluster",

@@ -19,7 +19,7 @@ MARGIN_MS = 5 * 60 * 1000
 POLL_MS = 500
 RECORDS_A_POLL = 5_000
 FETCH_BYTES = 4 * 1024 * 1024
-STOP_LIMIT_S = 2.0
+STOP_LIMIT_S = 1.0
 
 
 async def look_up(

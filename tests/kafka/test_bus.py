@@ -156,6 +156,21 @@ async def test_a_producer_whose_numbering_is_lost_is_replaced(kafka: Broker, mak
     assert uids(await rows(kafka.plain, [sid])) == [f"{sid}-0", f"{sid}-1"]
 
 
+async def test_a_process_that_was_stopped_too_long_sends_nothing_of_before(kafka: Broker, make_bus: MakeBus) -> None:
+    """Others may have its work by now: what it was about to send is dropped, and everything is looked up."""
+    sid = session()
+    bus = make_bus()
+    await bus.publish([record(0, sid)], look_up=False)
+    current = bus._producers._current
+    assert current is not None
+    current._ticked -= 3.1
+    with pytest.raises(TransientError, match="given up"):
+        await bus.publish([record(1, sid)], look_up=False)
+    assert uids(await rows(kafka.plain, [sid])) == [f"{sid}-0"]
+    await bus.publish([record(1, sid)], look_up=True)
+    assert uids(await rows(kafka.plain, [sid])) == [f"{sid}-0", f"{sid}-1"]
+
+
 async def test_many_sessions_share_one_connection_and_keep_their_order(kafka: Broker, make_bus: MakeBus) -> None:
     sids = [session() for _ in range(40)]
     bus = make_bus()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from activities.buses.base import Ack, BusRecord, EventBus
 from affidavit.kafka.admin import provision
@@ -123,11 +124,20 @@ async def test_a_topic_that_is_missing_stalls_a_session_until_it_is_made(
     assert [row.sequence for row in await rows(kafka.plain, [session.session_id], [late])] == [1]
 
 
+async def make_topic(kafka: Broker, topic: NewTopic) -> None:
+    """Make a topic that no manifest would ask for."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.plain)
+    await admin.start()
+    try:
+        await admin.create_topics([topic])
+    finally:
+        await admin.close()
+
+
 async def test_e1_e4_a_record_too_large_ends_its_session_alone(kafka: Broker, rig: Rig, make_bus: MakeBus) -> None:
     """Before the seal it poisons: what was reported cannot all be published. After it the receipt stands."""
     small = f"agent.test-{uuid.uuid4()}"
-    narrow = Manifest.parse(manifest_text(small, max_message_bytes=1024).encode(), "")
-    await provision(KafkaConnection(bootstrap=kafka.plain), narrow)
+    await make_topic(kafka, NewTopic(small, 1, 1, topic_configs={"max.message.bytes": "1024"}))
     topics = {"agent.compression": small, "agent.receipt": small}
     async with rig.worker(bus=Elsewhere(make_bus(), topics)):
         bad, sealed = await rig.open(content="full"), await rig.open()

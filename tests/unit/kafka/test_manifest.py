@@ -56,6 +56,8 @@ def test_defaults_and_what_differs() -> None:
         (f"topics:\n{SIX}  x: {{partitions: '8'}}", "t.yaml: topics.x.partitions: Input should be a valid integer"),
         (f"topics:\n{SIX}  x: {{partitions: 0}}",
          "t.yaml: topics.x.partitions: Input should be greater than or equal to 1"),
+        (f"topics:\n{SIX}  x: {{max_message_bytes: 1000000}}",
+         "t.yaml: topics.x.max_message_bytes: Input should be greater than or equal to 1048576"),
         (f"topics:\n{SIX}  x: {{replication: 1}}",
          "t.yaml: topics.x: min_insync_replicas is more than replication: nothing could be published"),
         (f"topics:\n{SIX}  x: !!python/object/apply:os.getcwd []", "t.yaml: not readable as YAML at line 8"),
