@@ -32,7 +32,7 @@ class Topic(BaseModel):
     retention_hours: int = Field(default=720, ge=1, le=1_000_000)
     """How long records are kept, or longer."""
     max_message_bytes: int = Field(default=33_554_432, ge=1 << 20, le=1 << 30)
-    """The largest batch that the topic takes, or more. A megabyte at least: small records share batches of half of it."""
+    """The largest batch that the topic takes, or more. A megabyte at least: a batch of small ones has half of it."""
 
     @model_validator(mode="after")
     def _writable(self) -> Topic:

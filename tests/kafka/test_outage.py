@@ -31,6 +31,7 @@ from tests.support.taps import LIMIT_S, TapBus
 from tests.support.waiting import eventually
 
 OUTAGE_S = float(os.environ.get("AFFIDAVIT_TEST_OUTAGE_S", "3"))
+PLANTED = "planted-secret-9c1e"
 BACK_S = 60.0
 """A broker that was killed recovers its log first, and a publish waits up to 5 s between attempts."""
 
@@ -78,10 +79,10 @@ async def test_e1_f4_a_broker_that_is_down_stalls_sessions_and_their_close(
         check_receipt(rig, outcome, ours)
 
 
-async def test_e1_a_wrong_password_stalls_a_session_until_it_is_mended(
-    own_kafka: Broker, rig: Rig, make_bus: MakeBus, tmp_path: Path
+async def test_e1_i1_a_wrong_password_stalls_a_session_until_it_is_mended(
+    own_kafka: Broker, rig: Rig, make_bus: MakeBus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus = make_bus(own_kafka.secure, **secured(own_kafka, tmp_path, password="wrong"))
+    bus = make_bus(own_kafka.secure, **secured(own_kafka, tmp_path, password=PLANTED))
     async with rig.worker(bus=bus):
         session = await rig.open()
         await session.submit(call(0))
@@ -91,6 +92,12 @@ async def test_e1_a_wrong_password_stalls_a_session_until_it_is_mended(
         outcome = await session.close()
     assert (outcome.status, outcome.published) == ("closed", True)
     check_once(await rows(own_kafka.plain, [session.session_id]))
+    history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
+    assert "Kafka refuses the credentials" in history.to_json()
+    # I1: neither the wrong one nor the right one is written anywhere.
+    for secret in (PLANTED, PASSWORD):
+        assert secret not in history.to_json()
+        assert secret not in caplog.text
 
 
 class Elsewhere:
