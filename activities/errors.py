@@ -25,7 +25,7 @@ __all__ = [
 
 
 class PermanentPublishError(Exception):
-    """The bus will never take these records: unknown topic, too large, schema, authorisation."""
+    """The bus will never take these records: too large, a name that no topic can have, not allowed."""
 
 
 class OpeningRefused(Exception):

@@ -1,13 +1,14 @@
 """Puts journaled events on the bus, by reference: the journal is the outbox (design.md 2)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio import activity
 
-from activities.buses.base import BusRecord, EventBus
+from activities.buses.base import CALL_LIMIT_S, BusRecord, EventBus
 from activities.errors import EvidenceStoreMismatch, IntegrityError, TransientError, told_to_temporal
 from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.errors import EvidenceError
@@ -57,9 +58,14 @@ class PublishingActivity:
         # A coroutine for the bus's sake (see `EventBus`); reading and checking go to a thread.
         with told_to_temporal():
             look_up = activity.info().attempt > 1 or request.first <= request.look_up_through
+            started = time.monotonic()
             await asyncio.to_thread(self._check_store, request)
             count = 0
             async for call in self._calls(request):
+                if not _time_for_a_call(started):
+                    if count:
+                        break
+                    raise TransientError("reading the journal has taken too long to publish from it now")
                 acks = await self._bus.publish(call, look_up=look_up)
                 if len(acks) != len(call):
                     raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
@@ -120,6 +126,12 @@ class PublishingActivity:
         store_id = self._store.store_id
         if request.store_id is not None and request.store_id != store_id:
             raise EvidenceStoreMismatch("the session's evidence is in another store than this worker's")
+
+
+def _time_for_a_call(started: float) -> bool:
+    """Whether a call of the bus ends before the attempt's time limit, after which the next attempt may look up."""
+    limit = activity.info().start_to_close_timeout
+    return limit is None or time.monotonic() - started + CALL_LIMIT_S <= limit.total_seconds()
 
 
 def _record(request: PublishRequest, payload: Any, index: int) -> BusRecord:

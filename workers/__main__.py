@@ -12,6 +12,7 @@ settings, from the environment:
   AFFIDAVIT_ROLES                 session,signing: what this process does
   AFFIDAVIT_STORE                 the evidence directory, shared by all workers
   AFFIDAVIT_BUS                   the embedded event log
+  AFFIDAVIT_KAFKA_BOOTSTRAP       host:port,...: events go to Kafka instead (AFFIDAVIT_KAFKA_*: docs/kafka.md)
   AFFIDAVIT_JOURNAL_KEY_FILES     key files, colon-separated: the first seals, all of them open
   AFFIDAVIT_SIGNING_SEED_FILE     the seed of `affidavit keygen`
   AFFIDAVIT_JOURNAL_KEY           the same two as hex or base64,

@@ -93,6 +93,7 @@ class DataDir:
             roles=("session", "signing"),
             store=self.evidence,
             bus=self.bus,
+            kafka=None,
             journal_key=None,
             journal_key_files=(journal_key,),
             signing_seed=None,

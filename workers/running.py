@@ -19,9 +19,11 @@ from affidavit.errors import AffidavitError
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
 from affidavit.exiting import INTERRUPTED
+from affidavit.kafka.errors import KafkaRefused, KafkaSettingsError, TopicsWrong
 from affidavit.stores.errors import IntegrityError
 from affidavit.stores.local import DirectoryStore
 from affidavit.validation import first_error
+from workers.buses import check_bus
 from workers.settings import SettingsError, WorkerSettings
 from workers.worker import Workers, build_worker
 
@@ -32,7 +34,16 @@ HAND_BACK_S = 2.0
 
 EXIT_UNFINISHED = 3
 
-CONFIGURATION_ERRORS = (ValidationError, SettingsError, EvidenceError, BusLogError, IntegrityError)
+CONFIGURATION_ERRORS = (
+    ValidationError,
+    SettingsError,
+    EvidenceError,
+    BusLogError,
+    IntegrityError,
+    KafkaSettingsError,
+    KafkaRefused,
+    TopicsWrong,
+)
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -74,6 +85,7 @@ async def _run() -> None:
     client = await SessionClient.connect(task_queue=settings.task_queue, store=store)
     # Asked for its errors, such as a namespace that is not there: the SDK's worker ends itself in a less readable way.
     await client.task_queue_polled()
+    await check_bus(settings)
     workers = build_worker(client.temporal, settings, store=store)
     logger.info("worker for %s on task queue %s", ", ".join(settings.roles), settings.task_queue)
     await run_until(stop, workers, settings.grace_s)
@@ -97,10 +109,10 @@ def main() -> int:
         return INTERRUPTED
     except asyncio.CancelledError:  # what a worker that fails does to whoever runs it
         return _failed("the worker cannot go on; the log says why", 4)
-    except AffidavitError as error:
-        return _failed(str(error), 4)
     except (*CONFIGURATION_ERRORS, OSError) as error:
         return _failed(worded(error), 2)
+    except AffidavitError as error:
+        return _failed(str(error), 4)
     return 0
 
 

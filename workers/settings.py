@@ -6,6 +6,7 @@ arguments (behaviours I1). Nothing here prints a secret: `repr` shows where it c
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +16,17 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from affidavit import contract
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer, decode_secret, read_secret_file
+from affidavit.kafka.connection import KafkaConnection, is_configured
 
 Role = Literal["session", "signing"]
 
 
 class SettingsError(Exception):
     """A setting is missing or does not fit; one line."""
+
+
+def _kafka() -> KafkaConnection | None:
+    return KafkaConnection.from_environment() if is_configured(os.environ) else None
 
 
 class WorkerSettings(BaseSettings):
@@ -34,7 +40,9 @@ class WorkerSettings(BaseSettings):
     store: Path = Path(".affidavit/evidence")
     """Directory of the evidence store."""
     bus: Path = Path(".affidavit/bus.sqlite")
-    """File of the embedded event log."""
+    """File of the embedded event log; not used where `kafka` is set."""
+    kafka: KafkaConnection | None = Field(default_factory=_kafka)
+    """The Kafka cluster that events go to (`AFFIDAVIT_KAFKA_*`)."""
     journal_key_files: Annotated[tuple[Path, ...], NoDecode] = ()
     """Files of 32 bytes, colon-separated: the first seals, each of them opens (rotation)."""
     journal_key: SecretStr | None = None

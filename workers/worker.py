@@ -14,7 +14,6 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buses.base import EventBus
-from activities.buses.sqlite import SqliteBus
 from activities.embedders import HashEmbedder
 from activities.embedding import Embedder, EmbeddingActivity
 from activities.inputs import LostInputs
@@ -31,6 +30,7 @@ from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.local import DirectoryStore
+from workers.buses import make_bus
 from workers.settings import SettingsError, WorkerSettings
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
@@ -118,8 +118,8 @@ def build_worker(
         store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
 
     Raises:
-        SettingsError, KeyFileError, KeyringError, BusLogError, IntegrityError, OSError: something it needs is not in
-            order.
+        SettingsError, KeyFileError, KeyringError, BusLogError, KafkaSettingsError, IntegrityError, OSError: something
+            it needs is not in order.
         ValueError: the client's converter has no store.
     """
     if client.data_converter.external_storage is None:
@@ -131,7 +131,7 @@ def build_worker(
     workers: list[Worker] = []
     closers: list[Callable[[], Awaitable[None]]] = []
     if "session" in settings.roles:
-        bus = bus or SqliteBus(settings.bus)
+        bus = bus or make_bus(settings)
         closers.append(bus.close)
         journaling = JournalingActivity(evidence)
         activities: list[Callable[..., Any]] = [

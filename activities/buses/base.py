@@ -10,6 +10,9 @@ HEADER_GENERATION: Final = "affidavit-generation"
 HEADER_CONTENT_TYPE: Final = "content-type"
 CONTENT_TYPE: Final = "application/json"
 
+CALL_LIMIT_S: Final = 24.0
+"""A call of a bus has ended after so many seconds, whatever happens, and writes nothing after that."""
+
 
 @dataclass(frozen=True, slots=True)
 class BusRecord:

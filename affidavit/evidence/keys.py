@@ -92,14 +92,26 @@ def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES
     """The ``length`` raw bytes of a secret file.
 
     Args:
+        setting: what told the path, see `read_private_file`.
+
+    Raises:
+        KeyFileError: as `read_private_file`, and for a wrong length, all-zero or all-0xFF.
+    """
+    return _checked(read_private_file(path, limit=length + 1, setting=setting), _base_name(path), length)
+
+
+def read_private_file(path: str | os.PathLike[str], *, limit: int, setting: str | None = None) -> bytes:
+    """At most ``limit`` bytes of a file that nobody but its owner can read.
+
+    Args:
         setting: what told the path. A path that cannot be opened is then not repeated: it may be the secret itself,
             pasted where a path belongs.
 
     Raises:
         KeyFileError: a subclass for each reason: missing, symbolic link, not a regular file, any right for group or
-            others, wrong length, all-zero or all-0xFF.
+            others.
     """
-    name = printable(os.path.basename(os.fspath(path)))  # noqa: PTH119  (Path would drop a final slash)
+    name = _base_name(path)
     try:
         # O_NONBLOCK: a named pipe must be refused, not waited for.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,9 +126,13 @@ def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES
             raise SecretNotRegular(f"{name} is not a regular file")
         if facts.st_mode & 0o077:
             raise SecretTooOpen(f"{name} is open to group or others (mode {facts.st_mode & 0o777:04o}, must be 0600)")
-        return _checked(os.read(handle, length + 1), name, length)
+        return os.read(handle, limit)
     finally:
         os.close(handle)
+
+
+def _base_name(path: str | os.PathLike[str]) -> str:
+    return printable(os.path.basename(os.fspath(path)))  # noqa: PTH119  (Path would drop a final slash)
 
 
 def decode_secret(text: str, *, name: str, length: int = SECRET_BYTES) -> bytes:

@@ -11,7 +11,9 @@ import hmac
 import json
 import struct
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,7 +126,9 @@ def bus() -> RecordingBus:
 
 @pytest.fixture
 def environment() -> ActivityEnvironment:
-    return ActivityEnvironment()
+    made = ActivityEnvironment()
+    made.info = dataclasses.replace(made.info, start_to_close_timeout=timedelta(seconds=30))
+    return made
 
 
 @pytest.fixture
@@ -204,6 +208,21 @@ async def test_uids_are_looked_up_when_they_may_be_there(
     result = await publish(1, 3, attempt=attempt, look_up_through=through)
     assert result.look_up is expected
     assert [look_up for _, look_up in bus.calls] == [expected]
+
+
+async def test_nothing_is_sent_that_might_outlast_the_attempt(
+    publish: Any, bus: RecordingBus, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of the bus may take 24 of the attempt's 30 seconds: reading the journal has 6."""
+    write("journal/000000000000.ndjson", sealed(0) + b"\n")
+    clock = iter((100.0, 106.1))
+    monkeypatch.setattr("activities.publishing.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(ApplicationError, match="too long to publish") as failed:
+        await publish(0, 0)
+    assert (failed.value.type, failed.value.non_retryable) == ("TransientError", False)
+    assert bus.calls == []
+    clock = iter((100.0, 105.9))
+    assert (await publish(0, 0)).count == 1
 
 
 async def test_a_long_range_is_published_in_parts_that_end_with_a_segment(
@@ -325,11 +344,13 @@ async def test_a_flipped_bit_anywhere_is_refused(publish: Any, bus: RecordingBus
     assert bus.calls == []
 
 
-async def test_any_configured_key_opens(store: DirectoryStore, bus: RecordingBus, write: Any) -> None:
+async def test_any_configured_key_opens(
+    store: DirectoryStore, bus: RecordingBus, environment: ActivityEnvironment, write: Any
+) -> None:
     write("journal/000000000000.ndjson", sealed(0, key=OLD_KEY) + b"\n" + sealed(1) + b"\n")
     activity = PublishingActivity(store, bus, [KEY, OLD_KEY])
     request = PublishRequest(session_id=SESSION, generation=GENERATION, first=0, last=1)
-    assert (await ActivityEnvironment().run(activity.publish, request)).count == 2
+    assert (await environment.run(activity.publish, request)).count == 2
 
 
 @pytest.mark.usefixtures("segments")
