@@ -19,8 +19,9 @@ from affidavit.errors import AffidavitError
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
 from affidavit.exiting import INTERRUPTED
-from affidavit.stores.errors import IntegrityError
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.base import EvidenceStore
+from affidavit.stores.errors import IntegrityError, StorePlaceError, StoreUnfit, TransientError
+from affidavit.stores.place import Place, open_store
 from affidavit.validation import first_error
 from workers.settings import SettingsError, WorkerSettings
 from workers.worker import Workers, build_worker
@@ -32,7 +33,7 @@ HAND_BACK_S = 2.0
 
 EXIT_UNFINISHED = 3
 
-CONFIGURATION_ERRORS = (ValidationError, SettingsError, EvidenceError, BusLogError, IntegrityError)
+CONFIGURATION_ERRORS = (ValidationError, SettingsError, EvidenceError, BusLogError, IntegrityError, StoreUnfit)
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -79,17 +80,20 @@ async def _run() -> None:
     await run_until(stop, workers, settings.grace_s)
 
 
-def _store(root: Path) -> DirectoryStore:
+def _store(place: Place) -> EvidenceStore:
     try:
-        return DirectoryStore(root)
+        return open_store(place)
+    except StorePlaceError as error:
+        raise SettingsError(f"AFFIDAVIT_STORE: {error}") from None
     except OSError as error:
         why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise SettingsError(f"AFFIDAVIT_STORE: {printable(root.name)}: {why}") from None
+        name = place.name if isinstance(place, Path) else str(place)
+        raise SettingsError(f"AFFIDAVIT_STORE: {printable(name)}: {why}") from None
 
 
 def main() -> int:
     """Exit code 0 after a signal (3 if work that hangs was left behind), 2 for a setting that does not fit, 4 where
-    no server answers."""
+    no server or no object store answers."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run())
@@ -97,7 +101,7 @@ def main() -> int:
         return INTERRUPTED
     except asyncio.CancelledError:  # what a worker that fails does to whoever runs it
         return _failed("the worker cannot go on; the log says why", 4)
-    except AffidavitError as error:
+    except (AffidavitError, TransientError) as error:
         return _failed(str(error), 4)
     except (*CONFIGURATION_ERRORS, OSError) as error:
         return _failed(worded(error), 2)
