@@ -347,26 +347,22 @@ def test_an_endpoint_without_tls_has_to_be_allowed(url: StoreUrl, monkeypatch: p
     assert open_store(str(url)).list("") == ["store.id"]
 
 
-@pytest.mark.timeout(120)
 def test_an_outage_is_transient_and_what_was_written_stays(
     store: ObjectStore, url: StoreUrl, s3_environment: S3Server
 ) -> None:
-    hasty = ObjectStore(url, options=StoreOptions(timeout_s=2, allow_http=True))
+    hasty = ObjectStore(url, options=StoreOptions(timeout_s=0.3, allow_http=True))
     store.create(NAME, b"evidence\n")
-    s3_environment.kill()
-    try:
-        calls: list[Callable[[], object]] = [
-            lambda: hasty.create(NAME, b"evidence\n"),
-            lambda: hasty.read(NAME),
-            lambda: hasty.list("sessions"),
-            lambda: hasty.folders("sessions"),
-            lambda: hasty.store_id,
-        ]
+    calls: list[Callable[[], object]] = [
+        lambda: hasty.create(NAME, b"evidence\n"),
+        lambda: hasty.read(NAME),
+        lambda: hasty.list("sessions"),
+        lambda: hasty.folders("sessions"),
+        lambda: hasty.store_id,
+    ]
+    with s3_environment.hung():
         for call in calls:
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match="does not answer"):
                 call()
-    finally:
-        s3_environment.start()
-    # The server answers before its volumes are back.
+    # What was given up may have arrived all the same; it is the same bytes.
     assert raced(1, lambda _: store.create(NAME, b"evidence\n")) == {"found": 1}
     assert store.read(NAME) == b"evidence\n"

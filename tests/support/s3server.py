@@ -103,6 +103,16 @@ class S3Server:
             self._process.wait()
             self._process = None
 
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """For the length of a block it takes connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def make_bucket(self, name: str = BUCKET) -> None:
         """Through the filer's own interface: a bucket is a folder there, and needs no signature."""
         request = urllib.request.Request(f"http://{LOOPBACK}:{self.ports['filer.port']}/buckets/{name}/", method="POST")
