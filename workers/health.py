@@ -1,4 +1,4 @@
-"""`python -m workers.health`: whether the worker of this machine asks Temporal for work; for a container's health check.
+"""`python -m workers.health`: whether the worker of this host asks Temporal for work; a health check for containers.
 
 It needs no port and nothing beside the worker: Temporal lists who has polled a task queue of late, by the identity that
 the SDK makes of process and host. In a container the host's name is the container's own.
