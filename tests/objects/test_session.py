@@ -73,9 +73,22 @@ async def test_a_signed_session_with_a_large_result_is_attested_bundled_and_audi
 ) -> None:
     rig = await rig_on(server, tmp_path / "data", url)
     log = tmp_path / "worker.log"
-    env = environment(rig, server.address, **s3.environment)
-    assert env["AFFIDAVIT_STORE"] == str(url)
-    async with process(WORKERS, env, log):
+    # As docker-compose.yml has them: two session workers without the seed, and the signer apart.
+    session_env = environment(
+        rig,
+        server.address,
+        **s3.environment,
+        AFFIDAVIT_ROLES="session",
+        AFFIDAVIT_SIGNING_SEED_FILE=None,
+        AFFIDAVIT_PUBLIC_KEYS=None,
+    )
+    signer_env = environment(rig, server.address, **s3.environment, AFFIDAVIT_ROLES="signing")
+    assert session_env["AFFIDAVIT_STORE"] == signer_env["AFFIDAVIT_STORE"] == str(url)
+    async with (
+        process(WORKERS, session_env, log),
+        process(WORKERS, session_env, log),
+        process(WORKERS, signer_env, log),
+    ):
         session = await rig.open()
         await session.record(call(1), {"kind": "tool_result", "call_id": "c1", "content": "y" * LARGE})
         await session.record(call(2))
