@@ -37,7 +37,7 @@ from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
 from affidavit.handle import SessionHandle
 from affidavit.markdown import literal
-from affidavit.offloading import opened_in
+from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
 from affidavit.rpc import RETRY_TIMEOUT_S, persist, translated
 from affidavit.stores.base import EvidenceStore
@@ -83,7 +83,7 @@ class SessionClient:
         self.temporal = client
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
-        self._store = store
+        self._opened = OpenedSessions(store) if store is not None else ()
         self._task_queue = task_queue
 
     @classmethod
@@ -127,7 +127,7 @@ class SessionClient:
 
     def message_bytes(self, session_id: str) -> int:
         """The largest message that a session takes from this client: more where both share an evidence store."""
-        shared = self._store is not None and opened_in(self._store, session_stem(session_id))
+        shared = session_stem(session_id) in self._opened
         return contract.STORED_MESSAGE_BYTES if shared else contract.MESSAGE_BYTES
 
     async def open(
