@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.s3server import S3Server, find_weed, s3_server
+from affidavit.stores.base import EvidenceStore
+from affidavit.stores.local import DirectoryStore
+from affidavit.stores.object import ObjectStore
+from tests.support.s3server import PATIENT, S3Server, find_weed, fresh_url, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,13 @@ def s3_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     return s3
+
+
+@pytest.fixture(params=["directory", "object store"])
+def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], EvidenceStore]:
+    """Opens the same store again and again, as processes of their own would."""
+    if request.param == "directory":
+        return lambda: DirectoryStore(tmp_path / "evidence")
+    request.getfixturevalue("s3_environment")
+    where = fresh_url()
+    return lambda: ObjectStore(where, options=PATIENT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,18 +26,12 @@ from affidavit.stores.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
-from affidavit.stores.local import DirectoryStore
 from affidavit.stores.object import ObjectStore
 from affidavit.stores.place import StoreOptions, StoreUrl, open_store
-from tests.support.s3server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.racing import raced
+from tests.support.s3server import ACCESS_KEY, BUCKET, PATIENT, SECRET_KEY, S3Server, fresh_url
 
 NAME = "sessions/aa/bb/journal/000000000000.ndjson"
-PATIENT = StoreOptions(timeout_s=60, allow_http=True)
-"""The server makes racers for one name wait for each other, for seconds where there are 32."""
-
-
-def fresh_url() -> StoreUrl:
-    return StoreUrl("s3", BUCKET, f"tests/{uuid.uuid4().hex}")
 
 
 @pytest.fixture
@@ -61,25 +54,6 @@ def raw(url: StoreUrl) -> S3Store:
     )
 
 
-def raced(writers: int, write: Callable[[int], bool]) -> Counter[str]:
-    """What so many concurrent writers heard, each in a thread of its own."""
-    ready = threading.Barrier(writers)
-
-    def one(number: int) -> str:
-        ready.wait()
-        for _ in range(5):  # as an activity would be, where the server has not answered
-            try:
-                return "created" if write(number) else "found"
-            except ObjectExists:
-                return "refused"
-            except StoreUnavailable:
-                time.sleep(0.5)
-        return "unanswered"
-
-    with ThreadPoolExecutor(writers) as pool:
-        return Counter(pool.map(one, range(writers)))
-
-
 @pytest.mark.timeout(180)
 def test_the_server_gives_one_success_to_32_concurrent_create_only_puts(url: StoreUrl) -> None:
     """What all races rest on, asked of the server by the bare library, without retries."""
@@ -98,16 +72,6 @@ def test_the_server_gives_one_success_to_32_concurrent_create_only_puts(url: Sto
         heard = list(pool.map(put, range(32)))
     assert Counter(heard) == {"created": 1, "refused": 31}
     assert obstore.get(stores[0], "raced").bytes().to_bytes() == b"%d" % heard.index("created")
-
-
-@pytest.fixture(params=["directory", "object store"])
-def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], EvidenceStore]:
-    """Opens the same store again and again, as processes of their own would."""
-    if request.param == "directory":
-        return lambda: DirectoryStore(tmp_path / "evidence")
-    request.getfixturevalue("s3_environment")
-    where = fresh_url()
-    return lambda: ObjectStore(where, options=PATIENT)
 
 
 @pytest.mark.timeout(120)

@@ -19,7 +19,7 @@ from affidavit.stores.object import ObjectStore
 from affidavit.stores.place import StoreOptions, StoreUrl, open_store
 from tests.support.processes import WORKERS, environment, process
 from tests.support.rig import Rig, actions
-from tests.support.s3server import BUCKET, SECRET_KEY, S3Server
+from tests.support.s3server import BUCKET, SECRET_KEY, S3Server, fresh_url
 from tests.support.waiting import eventually
 from workers.dev import DataDir
 from workers.devserver import DevServer
@@ -29,7 +29,7 @@ LARGE = 2_000_000
 
 @pytest.fixture
 def url(s3_environment: S3Server) -> StoreUrl:
-    return StoreUrl("s3", BUCKET, f"sessions-of/{uuid.uuid4().hex}")
+    return fresh_url()
 
 
 async def rig_on(server: DevServer, root: Path, url: StoreUrl) -> Rig:
@@ -173,7 +173,7 @@ async def test_a_session_of_another_object_store_waits_for_its_own(
 ) -> None:
     """EvidenceStoreMismatch: a worker on another store writes nothing; the right one goes on."""
     rig = await rig_on(server, tmp_path / "data", url)
-    other = StoreUrl("s3", BUCKET, f"sessions-of/{uuid.uuid4().hex}")
+    other = fresh_url()
     async with rig.worker():
         session = await rig.open()
     async with rig.worker(store=open_store(other)):

@@ -8,14 +8,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from affidavit.stores.place import StoreOptions, StoreUrl
 from workers.devserver import LOOPBACK, _die_with_parent
 
 ACCESS_KEY = "AKIDEVIDENCETESTS"
@@ -26,10 +29,17 @@ START_LIMIT_S = 60.0
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
 
 
+PATIENT = StoreOptions(timeout_s=60, allow_http=True)
+"""The server makes racers for one name wait for each other, for seconds where there are 32."""
+
+
+def fresh_url() -> StoreUrl:
+    """A place that nobody has used."""
+    return StoreUrl("s3", BUCKET, f"tests/{uuid.uuid4().hex}")
+
+
 def find_weed() -> str | None:
     """The server's binary, where the package is installed."""
-    import sys
-
     beside = Path(sys.executable).with_name("weed")
     return str(beside) if beside.is_file() else shutil.which("weed")
 
