@@ -71,7 +71,7 @@ def _give_up() -> None:
 async def _run() -> None:
     settings = WorkerSettings()
     stop = stop_on_signals()
-    store = _store(settings.store)
+    store = await asyncio.to_thread(_store, settings.store)  # an object store may be slow to answer
     client = await SessionClient.connect(task_queue=settings.task_queue, store=store)
     # Asked for its errors, such as a namespace that is not there: the SDK's worker ends itself in a less readable way.
     await client.task_queue_polled()

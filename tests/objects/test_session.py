@@ -190,3 +190,25 @@ async def test_a_session_of_another_object_store_waits_for_its_own(
         outcome = await session.close()
     assert (outcome.status, outcome.steps) == ("closed", 1)
     assert actions(journal(url, session.session_id)) == ["opened", "tool_call"]
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the evidence store does not answer: store.id"),
+        (
+            {"AWS_SECRET_ACCESS_KEY": "another-planted-secret"},
+            "the evidence store refuses the credentials (403 SignatureDoesNotMatch): store.id",
+        ),
+    ],
+    ids=["away", "refused"],
+)
+async def test_a_worker_that_cannot_reach_its_store_says_so_in_one_line(
+    server: DevServer, url: StoreUrl, s3: S3Server, tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    rig = await rig_on(server, tmp_path / "data", url)
+    log = tmp_path / "worker.log"
+    async with process(WORKERS, environment(rig, server.address, **{**s3.environment, **changes}), log) as worker:
+        assert await worker.wait() == 4
+    assert log.read_text() == f"error: {said}\n"
