@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,12 +37,12 @@ from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
 from affidavit.handle import SessionHandle
 from affidavit.markdown import literal
-from affidavit.offloading import opened_in
+from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
 from affidavit.rpc import RETRY_TIMEOUT_S, persist, translated
 from affidavit.stores.base import EvidenceStore
-from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, StorePlaceError, TransientError
+from affidavit.stores.place import StoreUrl, open_store
 from affidavit.validation import first_error
 
 __all__ = ["SessionClient", "SessionHandle", "Step"]
@@ -82,7 +82,7 @@ class SessionClient:
         self.temporal = client
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
-        self._store = store
+        self._opened = OpenedSessions(store) if store is not None else ()
         self._task_queue = task_queue
 
     @classmethod
@@ -94,20 +94,20 @@ class SessionClient:
         task_queue: str | None = None,
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
-        store: EvidenceStore | Path | None = None,
+        store: EvidenceStore | Path | StoreUrl | str | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
         Args:
             task_queue: where workers poll for sessions; by default as `AFFIDAVIT_TASK_QUEUE` says.
-            store: the workers' evidence store or its directory, where this machine has it too. A message may then
-                have up to 16 MiB, because a big one goes there and not through Temporal.
+            store: the workers' evidence store, its directory or its URL (`s3://bucket/prefix`), where this machine
+                has it too. A message may then have up to 16 MiB, because a big one goes there and not through Temporal.
 
         Raises:
-            AffidavitUnavailable: nothing answers there, or the directory holds no evidence store.
+            AffidavitUnavailable: nothing answers there, or the place holds no evidence store.
         """
-        if isinstance(store, Path):
-            store = _existing(store)
+        if isinstance(store, Path | StoreUrl | str):
+            store = await asyncio.to_thread(_existing, store)
         config = envconfig.ClientConfig.load_client_connect_config()
         target = address or config.get("target_host") or DEFAULT_ADDRESS
         config["target_host"] = target
@@ -126,7 +126,7 @@ class SessionClient:
 
     def message_bytes(self, session_id: str) -> int:
         """The largest message that a session takes from this client: more where both share an evidence store."""
-        shared = self._store is not None and opened_in(self._store, session_stem(session_id))
+        shared = session_stem(session_id) in self._opened
         return contract.STORED_MESSAGE_BYTES if shared else contract.MESSAGE_BYTES
 
     async def open(
@@ -267,11 +267,14 @@ class SessionClient:
         )
 
 
-def _existing(root: Path) -> EvidenceStore:
+def _existing(place: Path | StoreUrl | str) -> EvidenceStore:
     try:
-        return DirectoryStore(root, create=False)
+        return open_store(place, create=False)
     except (OSError, EvidenceStoreMismatch, IntegrityError) as error:
-        raise AffidavitUnavailable(f"{printable(root.name)} holds no evidence store that can be used") from error
+        name = printable(PurePath(str(place)).name)
+        raise AffidavitUnavailable(f"{name} holds no evidence store that can be used") from error
+    except (StorePlaceError, TransientError) as error:
+        raise AffidavitUnavailable(f"the evidence store cannot be used: {error}") from error
 
 
 @contextmanager

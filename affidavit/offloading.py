@@ -50,6 +50,8 @@ UNAVAILABLE: Final = b"affidavit/unavailable"
 IN_PROCESS: Final = "affidavit-in-process"
 """Metadata key of a payload that never leaves the process, a local activity's input; it is kept nowhere."""
 
+SESSIONS_KEPT: Final = 10_000
+
 _STEM: Final = re.compile(r"[0-9a-f]{32}")
 _SIZE: Final = re.compile(r"[0-9]{1,12}")
 
@@ -97,11 +99,31 @@ def opened_in(store: EvidenceStore, stem: str) -> bool:
     return any(not name.endswith(f"/{PAYLOADS}") for name in store.folders(lives_prefix(stem)))
 
 
+class OpenedSessions:
+    """The sessions that were opened in a store. One that was is not asked for again: an object store is a network away,
+    and it is an event loop that waits."""
+
+    def __init__(self, store: EvidenceStore) -> None:
+        self._store = store
+        self._known: set[str] = set()
+
+    def __contains__(self, stem: str) -> bool:
+        if stem in self._known:
+            return True
+        opened = opened_in(self._store, stem)
+        if opened:
+            if len(self._known) >= SESSIONS_KEPT:
+                self._known.clear()
+            self._known.add(stem)
+        return opened
+
+
 class EvidenceDriver(StorageDriver):
     """Keeps payloads in an evidence store."""
 
     def __init__(self, store: EvidenceStore) -> None:
         self._store = store
+        self._opened = OpenedSessions(store)
 
     def name(self) -> str:
         return DRIVER
@@ -119,7 +141,7 @@ class EvidenceDriver(StorageDriver):
         if not isinstance(target, StorageDriverWorkflowInfo) or not target.id or IN_PROCESS in payload.metadata:
             return None
         by_worker = target.run_id and target.type
-        return self if by_worker or opened_in(self._store, session_stem(target.id)) else None
+        return self if by_worker or session_stem(target.id) in self._opened else None
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
         """Creates the objects that are not there yet."""

@@ -10,7 +10,10 @@ The connection is Temporal's own configuration: TEMPORAL_ADDRESS, TEMPORAL_NAMES
 settings, from the environment:
   AFFIDAVIT_TASK_QUEUE            where sessions are polled; the signer polls <it>-signing
   AFFIDAVIT_ROLES                 session,signing: what this process does
-  AFFIDAVIT_STORE                 the evidence directory, shared by all workers
+  AFFIDAVIT_STORE                 the evidence store of all workers: a directory, or s3://, gs://, az://BUCKET/PREFIX
+  AFFIDAVIT_STORE_TIMEOUT_S       seconds that a request to an object store may take
+  AFFIDAVIT_STORE_ALLOW_HTTP      true: its endpoint may be without TLS
+  AFFIDAVIT_STORE_CA_FILE         authorities to trust beside the system's
   AFFIDAVIT_BUS                   the embedded event log
   AFFIDAVIT_KAFKA_BOOTSTRAP       host:port,...: events go to Kafka instead (AFFIDAVIT_KAFKA_*: docs/kafka.md)
   AFFIDAVIT_JOURNAL_KEY_FILES     key files, colon-separated: the first seals, all of them open
@@ -22,7 +25,7 @@ settings, from the environment:
   AFFIDAVIT_THREADS               threads for activities
   AFFIDAVIT_MAX_CACHED_WORKFLOWS  sessions kept in memory
 
-exit codes: 0 after a signal; 2 a setting that does not fit; 3 work that hangs was left behind; 4 no server
+exit codes: 0 after a signal; 2 a setting that does not fit; 3 work that hangs was left behind; 4 no server or store
 """
 
 

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from affidavit.converter import data_converter
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
 from affidavit.exiting import leave
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.place import open_store
 from workers.devserver import DevServer, DevServerError, check_free, find_server
 from workers.running import CONFIGURATION_ERRORS, run_until, stop_on_signals, worded
 from workers.settings import WorkerSettings
@@ -132,7 +132,7 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
             log=data.root / "server.log", database=data.root / "temporal.db", port=port, ui_port=ui_port
         )
         try:
-            store = DirectoryStore(settings.store)
+            store = open_store(data.evidence)
             temporal = await Client.connect(
                 server.address, namespace=server.namespace, data_converter=data_converter(store)
             )

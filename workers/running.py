@@ -20,8 +20,9 @@ from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
 from affidavit.exiting import INTERRUPTED
 from affidavit.kafka.errors import KafkaRefused, KafkaSettingsError, TopicsWrong
-from affidavit.stores.errors import IntegrityError
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.base import EvidenceStore
+from affidavit.stores.errors import IntegrityError, StorePlaceError, StoreUnfit, TransientError
+from affidavit.stores.place import Place, open_store
 from affidavit.validation import first_error
 from workers.buses import check_bus
 from workers.settings import SettingsError, WorkerSettings
@@ -42,6 +43,7 @@ CONFIGURATION_ERRORS = (
     IntegrityError,
     KafkaSettingsError,
     KafkaRefused,
+    StoreUnfit,
     TopicsWrong,
 )
 
@@ -81,7 +83,7 @@ def _give_up() -> None:
 async def _run() -> None:
     settings = WorkerSettings()
     stop = stop_on_signals()
-    store = _store(settings.store)
+    store = await asyncio.to_thread(_store, settings.store)  # an object store may be slow to answer
     client = await SessionClient.connect(task_queue=settings.task_queue, store=store)
     # Asked for its errors, such as a namespace that is not there: the SDK's worker ends itself in a less readable way.
     await client.task_queue_polled()
@@ -91,17 +93,20 @@ async def _run() -> None:
     await run_until(stop, workers, settings.grace_s)
 
 
-def _store(root: Path) -> DirectoryStore:
+def _store(place: Place) -> EvidenceStore:
     try:
-        return DirectoryStore(root)
+        return open_store(place)
+    except StorePlaceError as error:
+        raise SettingsError(f"AFFIDAVIT_STORE: {error}") from None
     except OSError as error:
         why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise SettingsError(f"AFFIDAVIT_STORE: {printable(root.name)}: {why}") from None
+        name = place.name if isinstance(place, Path) else str(place)
+        raise SettingsError(f"AFFIDAVIT_STORE: {printable(name)}: {why}") from None
 
 
 def main() -> int:
     """Exit code 0 after a signal (3 if work that hangs was left behind), 2 for a setting that does not fit, 4 where
-    no server answers."""
+    no server or no object store answers."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run())
@@ -111,7 +116,7 @@ def main() -> int:
         return _failed("the worker cannot go on; the log says why", 4)
     except (*CONFIGURATION_ERRORS, OSError) as error:
         return _failed(worded(error), 2)
-    except AffidavitError as error:
+    except (AffidavitError, TransientError) as error:
         return _failed(str(error), 4)
     return 0
 

@@ -17,6 +17,7 @@ from affidavit import contract
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer, decode_secret, read_secret_file
 from affidavit.kafka.connection import KafkaConnection, is_configured
+from affidavit.stores.place import StoreUrl, place_of
 
 Role = Literal["session", "signing"]
 
@@ -37,8 +38,8 @@ class WorkerSettings(BaseSettings):
     task_queue: str = Field(default=contract.TASK_QUEUE, min_length=1, max_length=200)
     roles: Annotated[tuple[Role, ...], NoDecode] = ("session", "signing")
     """What this process does: run sessions, sign, or both. Only a signing worker reads the seed."""
-    store: Path = Path(".affidavit/evidence")
-    """Directory of the evidence store."""
+    store: Path | StoreUrl = Path(".affidavit/evidence")
+    """Directory or URL of the evidence store."""
     bus: Path = Path(".affidavit/bus.sqlite")
     """File of the embedded event log; not used where `kafka` is set."""
     kafka: KafkaConnection | None = Field(default_factory=_kafka)
@@ -62,6 +63,11 @@ class WorkerSettings(BaseSettings):
         if value == "":
             raise ValueError("is set, but empty")
         return value
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _read_place(cls, value: object) -> object:
+        return place_of(value) if isinstance(value, str) else value
 
     @field_validator("roles", mode="before")
     @classmethod

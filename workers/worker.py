@@ -29,7 +29,7 @@ from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.place import open_store
 from workers.buses import make_bus
 from workers.settings import SettingsError, WorkerSettings
 from workflows.promotion import TrajectoryPromotion
@@ -118,14 +118,14 @@ def build_worker(
         store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
 
     Raises:
-        SettingsError, KeyFileError, KeyringError, BusLogError, KafkaSettingsError, IntegrityError, OSError: something
-            it needs is not in order.
+        SettingsError, KeyFileError, KeyringError, BusLogError, KafkaSettingsError, IntegrityError, StorePlaceError,
+            StoreUnfit, TransientError, OSError: something it needs is not in order.
         ValueError: the client's converter has no store.
     """
     if client.data_converter.external_storage is None:
         raise ValueError("a worker's client needs a data converter with the evidence store")
     keys = settings.read_journal_keys()
-    store = store or DirectoryStore(settings.store)
+    store = store or open_store(settings.store)
     evidence = SealedEvidence(store, keys, FirstRuns(client, asyncio.get_running_loop()))
     executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
     workers: list[Worker] = []

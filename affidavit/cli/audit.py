@@ -21,14 +21,17 @@ from affidavit.cli.output import (
     Code,
     CommandError,
     DataDir,
+    StorePlace,
     emit_text,
     given_path,
+    given_place,
     line,
     plain,
 )
-from affidavit.evidence.audit import SESSIONS, Audit, Counts, Finding, StoreFolder
+from affidavit.evidence.audit import SESSIONS, Audit, Counts, Finding
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, read_secret_file
 from affidavit.evidence.text import printable
+from affidavit.stores.folder import folder_of
 
 OLDER_THAN: Final = "1h"
 LINE_CHARS: Final = 600
@@ -65,21 +68,25 @@ def audit(
             help="A session without an outcome is a finding if its last event is older, by event time (90s, 15m, 2d).",
         ),
     ] = OLDER_THAN,  # type: ignore[assignment]
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Look through all evidence, and the embedded bus if there is one, for what is missing, doubled or out of place.
 
     One line for each finding: what kind, session, generation, what. A session without an outcome whose last event is
     not older than --older-than is listed as open and is no finding; an older one is "open or abandoned". The last line
-    sums up. Exit 0 without findings, 1 with any. Whether a receipt is to be believed is for verify to say.
+    sums up. With --store the evidence alone is looked at, without the data folder's bus and keys.
+
+    Exit 0 without findings, 1 with any. Whether a receipt is to be believed is for verify to say.
     """
     given = list(journal_key or ())
+    place = given_place(store)
     own = data_dir / KEYS / JOURNAL_KEY_FILE
-    keys = [read_secret_file(path) for path in given or ([own] if own.exists() else [])]
+    keys = [read_secret_file(path) for path in given or ([own] if place is None and own.exists() else [])]
     bus = data_dir / BUS
     auditing = Audit(
-        StoreFolder(_store_in(data_dir)),
-        _records(bus) if bus.exists() else None,
+        folder_of(_store_in(data_dir) if place is None else place),
+        _records(bus) if place is None and bus.exists() else None,
         keys,
         now_ms=_now_ms(),
         older_than_ms=older_than,

@@ -1,4 +1,4 @@
-"""Finding a session's evidence in a data folder of the embedded mode."""
+"""Finding a session's evidence: in a data folder of the embedded mode, or in a store that was named."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from affidavit.cli.output import CHOOSE, Code, CommandError, plain
+from affidavit.evidence.audit import AuditedFolder
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import domain_outcome, open_envelope, parse_envelope
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, read_secret_file
-from affidavit.evidence.layout import JOURNAL, METADATA, OUTCOME, RECEIPT, check_generation, session_prefix
-from affidavit.evidence.scalars import BadSessionId, check_session_id
+from affidavit.evidence.layout import (
+    JOURNAL,
+    METADATA,
+    OUTCOME,
+    RECEIPT,
+    check_generation,
+    lives_prefix,
+    session_prefix,
+)
+from affidavit.evidence.scalars import BadSessionId, check_session_id, session_stem
+from affidavit.evidence.sources import lines
 from affidavit.evidence.text import printable
+from affidavit.stores.folder import folder_of
+from affidavit.stores.place import Place
 
 STORE = "evidence"
 KEYS = "keys"
@@ -22,40 +34,49 @@ BUS = "bus.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One generation of a session as it lies in a data folder."""
+    """One generation of a session as it lies in a data folder, or in a store."""
 
-    data_dir: Path
+    data_dir: Path | None
+    """None where a store was named: then there are no keys beside it."""
+    store: Place
+    """Root of the evidence store."""
     session_id: str
     generation: str
 
     @property
-    def store(self) -> Path:
-        """Root of the evidence store."""
-        return self.data_dir / STORE
+    def folder(self) -> str:
+        """Folder of this generation, under the store as it was given."""
+        return f"{self.store}/{session_prefix(self.session_id, self.generation)}"
 
     @property
-    def folder(self) -> Path:
-        """Folder of this generation."""
-        return self.store / session_prefix(self.session_id, self.generation)
+    def shown_folder(self) -> str:
+        """The same, for a reader."""
+        return f"{plain(self.store)}/{session_prefix(self.session_id, self.generation)}"
+
+    @property
+    def evidence(self) -> AuditedFolder:
+        """What lies in that folder."""
+        return folder_of(self.store).below(*session_prefix(self.session_id, self.generation).split("/"))
 
     @property
     def public_keys(self) -> Path:
         """The signer's public keys, as the embedded mode keeps them."""
+        assert self.data_dir is not None
         return self.data_dir / KEYS / PUBLIC_FILE
 
     def opened_at(self) -> int:
         """Epoch milliseconds of the opening event; 0 where it cannot be read. Only orders generations."""
         try:
-            with (self.folder / JOURNAL / f"{0:012d}.ndjson").open("rb") as file:
-                time = parse_envelope(file.readline()).payload["event"]["time"]
-        except (OSError, EvidenceError, KeyError, TypeError):
+            opening = lines(self.evidence.read(f"{JOURNAL}/{0:012d}.ndjson"))[0]
+            time = parse_envelope(opening).payload["event"]["time"]
+        except (OSError, EvidenceError, LookupError, TypeError):
             return 0
         return time if isinstance(time, int) else 0
 
     def outcome(self) -> dict[str, Any] | None:
         """The sealed outcome; its MAC is checked where the data folder has the journal key."""
         try:
-            data = (self.folder / OUTCOME).read_bytes()
+            data = self.evidence.read(OUTCOME)
         except FileNotFoundError:
             return None
         if keys := self.journal_keys():
@@ -67,6 +88,8 @@ class Life:
 
     def journal_keys(self) -> list[bytes]:
         """The journal key, where the data folder has it."""
+        if self.data_dir is None:
+            return []
         key = self.data_dir / KEYS / JOURNAL_KEY_FILE
         return [read_secret_file(key)] if key.exists() else []
 
@@ -79,29 +102,37 @@ def checked_session(session_id: str) -> str:
         raise CommandError(str(error), Code.USAGE) from None
 
 
-def find(session_id: str, generation: str | None, data_dirs: Iterable[Path]) -> Life | None:
-    """The generation that was asked for, or the latest, in the first data folder that has any."""
-    for data_dir in data_dirs:
-        parent = (data_dir / STORE / session_prefix(session_id, "x")).parent
+def find(session_id: str, generation: str | None, data_dirs: Iterable[Path], store: Place | None = None) -> Life | None:
+    """The generation that was asked for, or the latest: in a store, or in the first data folder that has any."""
+    places: Iterable[tuple[Path | None, Place]] = (
+        [(None, store)] if store is not None else ((data_dir, data_dir / STORE) for data_dir in data_dirs)
+    )
+    for data_dir, place in places:
         lives = [
-            Life(data_dir, session_id, folder.name)
-            for folder in (parent.iterdir() if parent.is_dir() else ())
-            if folder.is_dir() and generation in (None, folder.name) and _is_generation(folder.name)
+            Life(data_dir, place, session_id, name)
+            for name, is_folder in folder_of(place).entries(lives_prefix(session_stem(session_id)))
+            if is_folder and generation in (None, name) and _is_generation(name)
         ]
         if lives:
             return max(lives, key=lambda life: (life.opened_at(), life.generation))
     return None
 
 
-def found(session_id: str, generation: str | None, data_dir: Path) -> Life:
+def found(session_id: str, generation: str | None, data_dir: Path, store: Place | None = None) -> Life:
     """`find`, or the error that says where there is nothing."""
-    life = find(checked_session(session_id), generation, [data_dir])
+    life = find(checked_session(session_id), generation, [data_dir], store)
     if life is None:
         which = f"generation {printable(generation)} of " if generation else ""
-        raise CommandError(
-            f"no evidence of {which}session {printable(session_id)} in {printable(plain(data_dir), 200)} {CHOOSE}"
-        )
+        where = nowhere(data_dir, store)
+        raise CommandError(f"no evidence of {which}session {printable(session_id)} in {where}")
     return life
+
+
+def nowhere(data_dir: Path, store: Place | None) -> str:
+    """Where there was nothing, for an error, and what chooses another place."""
+    if store is not None:
+        return printable(plain(store), 200)
+    return f"{printable(plain(data_dir), 200)} {CHOOSE}"
 
 
 def lives_in(folder: Path) -> list[Path]:

@@ -20,9 +20,11 @@ from affidavit.cli.output import (
     CommandError,
     DataDir,
     Generation,
+    StorePlace,
     emit,
     emit_text,
     given_path,
+    given_place,
     hint,
     line,
     pairs,
@@ -45,6 +47,7 @@ from affidavit.evidence.text import printable
 from affidavit.evidence.trajectory import MAX_BYTES
 from affidavit.fields import WireSchema
 from affidavit.steps import step_schemas
+from affidavit.stores.folder import reader_of
 
 VALID = "receipt: VALID"
 INTEGRITY_ONLY = "receipt: INTEGRITY ONLY, signer not trusted"
@@ -320,11 +323,12 @@ def bundle(
     ],
     generation: Generation = None,
     data_dir: DataDir = DATA_DIR,
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one session's evidence as a zip file for an auditor. Never overwrites."""
-    life = found(session, generation, data_dir)
-    write_bundle(DirectoryReader(life.store), session, life.generation, output)
+    life = found(session, generation, data_dir, given_place(store))
+    write_bundle(reader_of(life.store), session, life.generation, output)
     if as_json:
         emit({"bundle": str(output), "session_id": session, "generation": life.generation})
     else:

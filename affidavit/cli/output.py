@@ -25,6 +25,8 @@ from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.keys import KeysExist
 from affidavit.evidence.receipt import VerificationError
 from affidavit.evidence.text import printable
+from affidavit.stores.errors import IntegrityError, StorePlaceError, TransientError
+from affidavit.stores.place import Place, place_of
 
 MICROS = 1_000_000
 CHOOSE = "(choose the folder with --data-dir)"
@@ -44,7 +46,7 @@ class Code(IntEnum):
 
 EXIT_CODES = (
     "Exit codes: 0 done, or the receipt is valid; 1 refused or failed; 2 bad usage or an unusable file; "
-    "3 integrity only, signer not trusted; 4 no server, no worker or a missing extra."
+    "3 integrity only, signer not trusted; 4 no server, no worker, no store or a missing extra."
 )
 
 
@@ -53,6 +55,14 @@ def given_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("the path is empty")
     return Path(text)
+
+
+def given_place(text: str | None) -> Place | None:
+    """What `--store` names, a path or a URL; None where it was not given."""
+    try:
+        return None if text is None else place_of(text)
+    except StorePlaceError as error:
+        raise CommandError(f"--store: {error}", Code.USAGE) from None
 
 
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on standard output.")]
@@ -64,6 +74,14 @@ DataDir = Annotated[
         parser=given_path,
         envvar="AFFIDAVIT_DATA_DIR",
         help="Folder of the embedded mode's data.",
+    ),
+]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PLACE",
+        help="The evidence store itself, instead of the data folder's: a directory, or s3://, gs://, az://BUCKET/PREFIX.",
     ),
 ]
 Generation = Annotated[
@@ -102,11 +120,11 @@ def explained(error: BaseException) -> tuple[str, Code] | None:
     """One line and an exit code for an error that a user can meet; None for one that nobody foresaw."""
     if isinstance(error, CommandError):
         return str(error), error.code
-    if isinstance(error, AffidavitUnavailable):
+    if isinstance(error, AffidavitUnavailable | TransientError):
         return str(error), Code.UNAVAILABLE
     if isinstance(error, AffidavitError | VerificationError | KeysExist | NothingToBundle | BundleExists):
         return str(error), Code.FAILED
-    if isinstance(error, EvidenceError | BusLogError):
+    if isinstance(error, EvidenceError | BusLogError | StorePlaceError | IntegrityError):
         return str(error), Code.USAGE
     if isinstance(error, OSError) and error.strerror:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename or "")
@@ -224,8 +242,10 @@ def prepare_streams() -> None:
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 
-def plain(path: Path) -> str:
-    """A path as the user gave it, or from the working directory where it lies below it."""
+def plain(path: Place) -> str:
+    """A path as the user gave it, or from the working directory where it lies below it; a URL as it is."""
+    if not isinstance(path, Path):
+        return str(path)
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):

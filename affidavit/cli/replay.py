@@ -45,9 +45,10 @@ from affidavit.cli.output import (
 )
 from affidavit.cli.sessions import outcome_rows, require_good
 from affidavit.contract import SessionOutcome, SessionSpec
-from affidavit.evidence.bundle import DirectoryReader, write_bundle
+from affidavit.evidence.bundle import write_bundle
 from affidavit.evidence.text import printable
 from affidavit.importing import RUN_LIMIT, ImportedRun, NotARun, read_run
+from affidavit.stores.folder import reader_of
 
 SAMPLE = "support-agent.json"
 DEMO_DIR = DATA_DIR / "demo"
@@ -78,7 +79,7 @@ class Replayed:
         """The replay as JSON."""
         found = {
             "web_ui": self.address,
-            "evidence": None if self.life is None else str(self.life.folder),
+            "evidence": None if self.life is None else self.life.folder,
             "final_metrics_differ": [
                 {"name": name, "stated": stated, "sum": own} for name, stated, own in self.run.differences()
             ]
@@ -95,7 +96,7 @@ class Replayed:
         rows = outcome_rows(self.outcome)
         rows["steps reported"] = len(self.run.steps)
         rows["Web UI"] = self.address
-        rows["evidence"] = "not in this data folder" if self.life is None else plain(self.life.folder)
+        rows["evidence"] = "not in this data folder" if self.life is None else self.life.shown_folder
         pairs(rows)
         for name, stated, own in self.run.differences():
             line(f"the run's own final_metrics state {name} {stated}, its steps add up to {own}", "yellow")
@@ -149,7 +150,7 @@ def demo(data_dir: DataDir = DEMO_DIR, as_json: AsJson = False) -> None:
         replayed.show()
     # From here on as an auditor would: no server, only the bundle and the signer's public keys.
     made = data_dir / f"{life.session_id}.zip"
-    write_bundle(DirectoryReader(life.store), life.session_id, life.generation, made)
+    write_bundle(reader_of(life.store), life.session_id, life.generation, made)
     judgement = judge(made, read_keyring(life.public_keys))
     if as_json:
         emit({**replayed.document(), "bundle": str(made), "verification": judgement.document()})

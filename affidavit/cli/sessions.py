@@ -13,18 +13,19 @@ import typer
 from pydantic import ValidationError
 
 from affidavit.cli.connecting import connect, ended, execution_address, require_worker, web_ui
-from affidavit.cli.evidence import Life, checked_session, find
+from affidavit.cli.evidence import Life, checked_session, find, nowhere
 from affidavit.cli.output import (
-    CHOOSE,
     DATA_DIR,
     AsJson,
     Code,
     CommandError,
     DataDir,
     Generation,
+    StorePlace,
     emit,
     emit_text,
     explained,
+    given_place,
     line,
     note,
     pairs,
@@ -34,9 +35,10 @@ from affidavit.cli.output import (
 )
 from affidavit.contract import SessionOutcome, SessionView
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound
-from affidavit.evidence.layout import OUTCOME
+from affidavit.evidence.layout import OUTCOME, RECEIPT
 from affidavit.evidence.receipt import to_bytes
 from affidavit.evidence.text import printable
+from affidavit.stores.place import Place
 from affidavit.validation import first_error
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session id.")]
@@ -67,13 +69,13 @@ class _Look:
             show_outcome(self.outcome)
 
 
-def show(session: SessionId, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+def show(session: SessionId, data_dir: DataDir = DATA_DIR, store: StorePlace = None, as_json: AsJson = False) -> None:
     """Show a session as it stands, and how it ended; one that Temporal does not know from its sealed outcome."""
     checked_session(session)
     try:
         look = asyncio.run(_asked(session))
     except (CommandError, AffidavitUnavailable, SessionNotFound) as error:
-        look = _sealed(session, data_dir, error)
+        look = _sealed(session, data_dir, given_place(store), error)
     if as_json:
         emit(look.document())
     else:
@@ -96,17 +98,17 @@ async def _asked(session: str) -> _Look:
     return _Look("temporal", view, outcome, client.temporal.namespace)
 
 
-def _sealed(session: str, data_dir: Path, error: Exception) -> _Look:
-    life = find(session, None, [data_dir])
+def _sealed(session: str, data_dir: Path, store: Place | None, error: Exception) -> _Look:
+    life = find(session, None, [data_dir], store)
     sealed = life.outcome() if life else None
     if life is None or sealed is None:
         asked, code = explained(error) or (str(error), Code.FAILED)
         if isinstance(error, SessionNotFound):
             asked = f"no session {printable(session)} on the Temporal server"
         what = "evidence" if life is None else "outcome"
-        place = printable(plain(data_dir), 200)
-        raise CommandError(f"{asked}; and there is no {what} of this session in {place} {CHOOSE}", code) from None
-    note(f"from the sealed outcome in {plain(life.folder)}")
+        where = nowhere(data_dir, store)
+        raise CommandError(f"{asked}; and there is no {what} of this session in {where}", code) from None
+    note(f"from the sealed outcome in {life.shown_folder}")
     try:
         return _Look("evidence store", None, SessionOutcome.model_validate(sealed))
     except ValidationError as invalid:
@@ -179,13 +181,15 @@ def receipt(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there.")] = None,
     generation: Generation = None,
     data_dir: DataDir = DATA_DIR,
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a session's receipt, or write it to a file: from the data folder if it is there, else from Temporal."""
-    life = find(checked_session(session), generation, [data_dir])
+    place = given_place(store)
+    life = find(checked_session(session), generation, [data_dir], place)
     data = _stored_receipt(life)
     if data is None and generation is not None:
-        raise CommandError(f"no receipt of that generation in {printable(plain(data_dir), 200)} {CHOOSE}")
+        raise CommandError(f"no receipt of that generation in {nowhere(data_dir, place)}")
     if data is None:
         data = to_bytes(asyncio.run(_receipt(session)))
     if output is None:
@@ -206,13 +210,14 @@ def promote(
     session: SessionId,
     generation: Generation = None,
     data_dir: DataDir = DATA_DIR,
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Get a receipt for an unsigned session afterwards: the signer attests its trajectory as it lies in the store.
 
     Closes the session first if it runs. A signed session gives its own receipt. Repeating it gives the same one.
     """
-    receipt = asyncio.run(_promoted(checked_session(session), generation, data_dir))
+    receipt = asyncio.run(_promoted(checked_session(session), generation, data_dir, given_place(store)))
     if as_json:
         emit(receipt)
         return
@@ -230,7 +235,7 @@ def promote(
     )
 
 
-async def _promoted(session: str, generation: str | None, data_dir: Path) -> Mapping[str, Any]:
+async def _promoted(session: str, generation: str | None, data_dir: Path, store: Place | None) -> Mapping[str, Any]:
     client = await connect()
     await require_worker(client)
     if generation is None:
@@ -238,7 +243,7 @@ async def _promoted(session: str, generation: str | None, data_dir: Path) -> Map
             return await client.handle(session).promote()
         except SessionNotFound:
             # Temporal forgets; the evidence does not.
-            life = find(session, None, [data_dir])
+            life = find(session, None, [data_dir], store)
             if life is None:
                 raise
             generation = life.generation
@@ -247,7 +252,7 @@ async def _promoted(session: str, generation: str | None, data_dir: Path) -> Map
 
 def _stored_receipt(life: Life | None) -> bytes | None:
     try:
-        return None if life is None else (life.folder / "receipt.json").read_bytes()
+        return None if life is None else life.evidence.read(RECEIPT)
     except FileNotFoundError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 import tempfile
@@ -19,13 +20,14 @@ from affidavit.cli.output import (
     CommandError,
     DataDir,
     Generation,
+    StorePlace,
     emit,
     emit_text,
+    given_place,
     line,
     plain,
 )
 from affidavit.cli.sessions import SessionId
-from affidavit.evidence.bundle import DirectoryReader
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.layout import TRAJECTORY
 from affidavit.evidence.strict import read_json
@@ -40,6 +42,7 @@ from affidavit.evidence.trajectory import (
 )
 from affidavit.evidence.trajectory import compare as differences
 from affidavit.evidence.trajectory import validate as issues_of
+from affidavit.stores.folder import reader_of
 
 app = typer.Typer(name="trajectory", help="Agent runs as ATIF trajectories.", epilog=EXIT_CODES, no_args_is_help=True)
 
@@ -76,16 +79,17 @@ def export(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there.")] = None,
     generation: Generation = None,
     data_dir: DataDir = DATA_DIR,
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild a session's trajectory from its captures, and print it or write it to a file.
 
     It has the very bytes that the session stored at its end. Where it has not, the command says so and exits 1.
     """
-    life = found(session, generation, data_dir)
+    life = found(session, generation, data_dir, given_place(store))
     with tempfile.TemporaryFile() as made:
         written = rebuild_trajectory(
-            DirectoryReader(life.store), session, life.generation, made, journal_keys=life.journal_keys()
+            reader_of(life.store), session, life.generation, made, journal_keys=life.journal_keys()
         )
         stored = _compared(life, made)
         made.seek(0)
@@ -134,16 +138,10 @@ def _read(file: Path) -> Any:
 def _compared(life: Life, made: IO[bytes]) -> str:
     """Whether the stored trajectory has the same bytes: `equal`, `differs` or `absent`."""
     made.seek(0)
-    try:
-        with (life.folder / TRAJECTORY).open("rb") as stored:
-            while True:
-                one, other = made.read(1 << 20), stored.read(1 << 20)
-                if one != other:
-                    return "differs"
-                if not one:
-                    return "equal"
-    except FileNotFoundError:
+    if not life.evidence.has(TRAJECTORY):
         return "absent"
+    made_digest = hashlib.file_digest(made, "sha256").hexdigest()  # type: ignore[arg-type]
+    return "equal" if life.evidence.sha256(TRAJECTORY) == made_digest else "differs"
 
 
 def _print(made: IO[bytes]) -> None:

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from affidavit.buslog import BusLogError, LogRow
-from affidavit.evidence.bundle import DirectoryReader
+from affidavit.evidence.bundle import DirectoryReader, StoreReader
 from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import (
@@ -147,6 +147,22 @@ class Counts:
     findings: int = 0
 
 
+class AuditedFolder(StoreReader, Protocol):
+    """A folder of evidence as an audit looks at it, on a disk or in an object store."""
+
+    def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        """What is right below the folder `prefix`, and whether it is a folder itself; not sorted."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything under `name`."""
+
+    def sha256(self, name: str) -> str:
+        """Digest of an object that need not fit into memory."""
+
+    def below(self, *names: str) -> AuditedFolder:
+        """The folder below this one."""
+
+
 class StoreFolder(DirectoryReader):
     """A directory of evidence, read for an audit: links and pipes are listed too, and refused when they are read."""
 
@@ -196,7 +212,7 @@ class StoreFolder(DirectoryReader):
 class _Life:
     """One generation, as far as it has been read."""
 
-    store: StoreFolder
+    store: AuditedFolder
     stem: str
     generation: str
     ended: bool
@@ -227,7 +243,7 @@ class Audit:
 
     def __init__(
         self,
-        store: StoreFolder,
+        store: AuditedFolder,
         bus: Iterable[LogRow] | None,
         journal_keys: Sequence[bytes],
         *,

@@ -155,7 +155,7 @@ class DirectoryReader:
             raise UnsafeEntry(f"{printable(name)} is a symbolic link")
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {printable(name)}")
-        if path.stat().st_size > _limit(name):
+        if path.stat().st_size > size_limit(name):
             raise BundleTooLarge(f"{printable(name)} is larger than is read")
         return path.read_bytes()
 
@@ -247,7 +247,7 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
                 total = 0
                 for name, data in _contents(store, prefix, names):
                     total += len(data)
-                    if len(data) > _limit(name) or total > TOTAL_LIMIT:
+                    if len(data) > size_limit(name) or total > TOTAL_LIMIT:
                         raise BundleTooLarge("the evidence is larger than a bundle that is read; hand over the folder")
                     _write(archive, name, data)
             file.flush()
@@ -312,7 +312,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
             raise UnsafeEntry(f"entry {shown} is not a regular file")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnknownCompression(f"entry {shown} is neither stored nor deflated")
-        if info.file_size > _limit(name):
+        if info.file_size > size_limit(name):
             raise BundleTooLarge(f"entry {shown} is larger than is read")
         if info.file_size > RATIO_LIMIT * max(info.compress_size, 1):
             raise BundleTooLarge(f"entry {shown} is compressed like a zip bomb")
@@ -320,7 +320,7 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     return entries
 
 
-def _limit(name: str) -> int:
+def size_limit(name: str) -> int:
     return TRAJECTORY_LIMIT if name.rpartition("/")[2] == TRAJECTORY else OBJECT_LIMIT
 
 

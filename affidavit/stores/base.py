@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 from typing import BinaryIO, Protocol
+from uuid import UUID, uuid4
 
 from affidavit.evidence.text import printable
-from affidavit.stores.errors import IntegrityError
+from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
 
 STORE_ID_NAME = "store.id"
 """The object at the root that tells one store from another: a random UUID and a newline."""
@@ -34,7 +35,7 @@ class EvidenceStore(Protocol):
     Names are relative POSIX paths whose segments are 1-255 of `[0-9A-Za-z._-]` without a leading dot; any
     other raises `ValueError`. The methods block: call them from a thread. Every instance is safe to share
     between threads, and several processes may work on one store. What may succeed later is raised as it
-    comes (`OSError`).
+    comes (`OSError`), or as a `TransientError`.
     """
 
     def create(self, name: str, data: bytes) -> bool:
@@ -85,6 +86,29 @@ def split_name(name: str) -> list[str]:
     if not all(is_segment(segment) for segment in segments):
         raise ValueError(f"not a name for an object: {printable(name)}")
     return segments
+
+
+def split_prefix(prefix: str) -> list[str]:
+    """Returns the segments of a directory's name, "" being the root. Raises `ValueError` if it is not one."""
+    return split_name(prefix.removesuffix("/")) if prefix else []
+
+
+def new_store_id() -> bytes:
+    """Returns what a new store writes as its id."""
+    return f"{uuid4()}\n".encode("ascii")
+
+
+def read_store_id(store: EvidenceStore) -> str:
+    """Returns the id that stands in a store; raises as `store_id` does, and `IntegrityError` if it is damaged."""
+    try:
+        text = store.read(STORE_ID_NAME).decode("ascii").removesuffix("\n")
+        if str(UUID(text)) == text:
+            return text
+    except ObjectMissing:
+        raise EvidenceStoreMismatch(f"{STORE_ID_NAME} is gone from the evidence store") from None
+    except ValueError:
+        pass
+    raise IntegrityError(f"{STORE_ID_NAME} is not a store id")
 
 
 def is_segment(text: str) -> bool:

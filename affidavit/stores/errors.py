@@ -1,4 +1,4 @@
-"""What an evidence store can fail with. What may succeed later is raised as it comes (`OSError`)."""
+"""What an evidence store can fail with. What may succeed later is a `TransientError`, or an `OSError` as it comes."""
 
 
 class IntegrityError(Exception):
@@ -11,3 +11,19 @@ class TransientError(Exception):
 
 class EvidenceStoreMismatch(TransientError):
     """This store is not the session's. A worker of the other store, or this one once mended, can do it."""
+
+
+class StoreUnavailable(TransientError):
+    """The store does not answer, or not as it should: network, time-out, throttling, an error of its own."""
+
+
+class StoreDenied(TransientError):
+    """The store refuses these credentials. Sessions wait until the operator has mended that."""
+
+
+class StoreUnfit(Exception):
+    """This place cannot keep evidence, whatever is retried: it would overwrite what is to be created once."""
+
+
+class StorePlaceError(ValueError):
+    """What names the store, or says how to reach it, is not usable; one line without what was given."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from affidavit.stores.base import (
     STORE_ID_NAME,
@@ -17,9 +17,12 @@ from affidavit.stores.base import (
     ObjectMissing,
     base_name,
     is_segment,
+    new_store_id,
+    read_store_id,
     split_name,
+    split_prefix,
 )
-from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
+from affidavit.stores.errors import IntegrityError
 
 # Never through a symlink: one planted inside the root must not lead a write, or a read, out of it.
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,7 +63,7 @@ class DirectoryStore:
                 with ExitStack() as stack:
                     os.fsync(_open_directory(directory.parent, None, stack))
             with suppress(ObjectExists):
-                self.create(STORE_ID_NAME, f"{uuid4()}\n".encode("ascii"))
+                self.create(STORE_ID_NAME, new_store_id())
         _ = self.store_id
 
     def create(self, name: str, data: bytes) -> bool:
@@ -85,7 +88,7 @@ class DirectoryStore:
 
     def folders(self, prefix: str) -> list[str]:
         """See `EvidenceStore.folders`. A symlink is no directory."""
-        segments = _prefix_segments(prefix)
+        segments = split_prefix(prefix)
         try:
             with _directories(self._root, segments) as directories, os.scandir(directories[-1]) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -95,7 +98,7 @@ class DirectoryStore:
 
     def list(self, prefix: str) -> list[str]:
         """See `EvidenceStore.list`. Files whose names are no objects' are left out."""
-        segments = _prefix_segments(prefix)
+        segments = split_prefix(prefix)
         try:
             with _directories(self._root, segments) as directories:
                 return sorted(_names(directories[-1], segments))
@@ -105,15 +108,7 @@ class DirectoryStore:
     @property
     def store_id(self) -> str:
         """See `EvidenceStore.store_id`."""
-        try:
-            text = self.read(STORE_ID_NAME).decode("ascii").removesuffix("\n")
-            if str(UUID(text)) == text:
-                return text
-        except ObjectMissing:
-            raise EvidenceStoreMismatch(f"{STORE_ID_NAME} is gone from the evidence store") from None
-        except ValueError:
-            pass
-        raise IntegrityError(f"{STORE_ID_NAME} is not a store id")
+        return read_store_id(self)
 
     def _create(self, name: str, source: BinaryIO) -> bool:
         *parents, base = split_name(name)
@@ -126,10 +121,6 @@ class DirectoryStore:
             for directory in reversed(directories):
                 os.fsync(directory)
         return created
-
-
-def _prefix_segments(prefix: str) -> list[str]:
-    return split_name(prefix.removesuffix("/")) if prefix else []
 
 
 @contextmanager

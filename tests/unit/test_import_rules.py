@@ -91,5 +91,5 @@ def test_g5_the_base_imports_without_temporal_numpy_and_kafka(module: str) -> No
 
 def blocked(code: str) -> str:
     """Code that runs where the extras' packages cannot be imported."""
-    names = ("temporalio", "numpy", "aiokafka", "yaml", "pydantic_settings", "opentelemetry")
+    names = ("temporalio", "numpy", "aiokafka", "yaml", "pydantic_settings", "opentelemetry", "obstore")
     return f"import sys\nfor name in {names}: sys.modules[name] = None\n{code}\n"

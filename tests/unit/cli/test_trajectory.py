@@ -50,7 +50,7 @@ class Data:
         self.session.end()
         life = find(SESSION, None, [root])
         assert life is not None
-        self.folder = life.folder
+        self.folder = Path(life.folder)
 
     @property
     def stored(self) -> bytes:

@@ -1,0 +1,246 @@
+"""Evidence in an object store: Amazon S3 and what speaks its API, Google Cloud Storage, Azure Blob Storage."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO, Final
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from affidavit.stores.base import (
+    STORE_ID_NAME,
+    ObjectExists,
+    ObjectMissing,
+    base_name,
+    is_segment,
+    new_store_id,
+    read_store_id,
+    split_name,
+    split_prefix,
+)
+from affidavit.stores.errors import StorePlaceError, StoreUnavailable, StoreUnfit
+from affidavit.stores.faults import bucket_is_gone, translated
+from affidavit.stores.place import HTTP_VARIABLE, StoreOptions, StoreUrl
+
+ONE_PUT_BYTES: Final = 16 * 1024 * 1024
+"""A file up to this size is created by one request, from memory; what is larger goes there in parts."""
+
+SCRAPS: Final = ".tmp"
+"""Folder at the store's root where the parts of large files are put together. No listing shows it, and nothing in it is
+read again: a rule of the bucket may delete what is older than a day."""
+
+CONNECT_LIMIT: Final = timedelta(seconds=5)
+RETRIES: Final = 2
+RETRY_LIMIT: Final = timedelta(seconds=20)
+"""The library's own retries only bridge a hiccup. An outage is the activity's to retry, where an operator sees it."""
+
+_CHUNK: Final = 1024 * 1024
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+
+
+class ObjectStore:
+    """An `EvidenceStore` of objects below one prefix of one bucket.
+
+    An object is created by a put that the store itself refuses where the name is taken (`If-None-Match: *`), so of
+    several creators one wins, wherever they run. A put whose answer was lost is simply made again: it then finds
+    its own bytes.
+    """
+
+    def __init__(self, url: StoreUrl, *, options: StoreOptions, create: bool = True) -> None:
+        """Opens a store; the bucket must be there.
+
+        Args:
+            url: its bucket and prefix. Credentials and endpoint are the environment's (`AWS_…`, `GOOGLE_…`, `AZURE_…`).
+            options: time-outs and TLS.
+            create: whether the store may be a new one. Only then it is checked, by a put that changes nothing, that
+                the store never overwrites; so an auditor gets by with leave to read.
+
+        Raises:
+            StorePlaceError: it cannot be reached as the environment describes it.
+            StoreUnfit: it overwrites what it should only create.
+            EvidenceStoreMismatch: there is no store, and it is not to be made; or no bucket.
+            StoreDenied, StoreUnavailable: it refuses the credentials, or does not answer.
+            IntegrityError: its id is damaged.
+        """
+        if not options.allow_http and any(os.environ.get(name, "").startswith("http:") for name in _ENDPOINTS):
+            raise StorePlaceError(f"the store's endpoint is not https; {HTTP_VARIABLE}=true permits that")
+        self._store = _connected(url, options)
+        if create:
+            self._make()
+        _ = self.store_id
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `EvidenceStore.create`."""
+        split_name(name)
+        try:
+            with _told(name):
+                obstore.put(self._store, name, data, mode="create")
+        except AlreadyExistsError:
+            return self._found(name, io.BytesIO(data))
+        return True
+
+    def create_from_file(self, name: str, source: Path | BinaryIO) -> bool:
+        """See `EvidenceStore.create_from_file`."""
+        split_name(name)
+        if not isinstance(source, Path):
+            return self._create_from(name, source)
+        with source.open("rb") as file:
+            return self._create_from(name, file)
+
+    def read(self, name: str) -> bytes:
+        """See `EvidenceStore.read`."""
+        split_name(name)
+        try:
+            with _told(name):
+                return obstore.get(self._store, name).bytes().to_bytes()
+        except FileNotFoundError:
+            raise ObjectMissing(name) from None
+
+    def size(self, name: str) -> int | None:
+        """Returns the size of an object in bytes, None where there is none."""
+        split_name(name)
+        try:
+            return self._size(name)
+        except ObjectMissing:
+            return None
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yields an object's bytes, never all of them in memory. Raises `ObjectMissing`."""
+        split_name(name)
+        try:
+            with _told(name):
+                for chunk in obstore.get(self._store, name).stream(min_chunk_size=_CHUNK):
+                    yield bytes(chunk)
+        except FileNotFoundError:
+            raise ObjectMissing(name) from None
+
+    def entries(self, prefix: str) -> list[tuple[str, bool]]:
+        """Returns the last segments of what is right below a directory, and whether each is a directory; sorted."""
+        segments = split_prefix(prefix)
+        with _told(prefix):
+            listed = obstore.list_with_delimiter(self._store, "/".join(segments) or None)
+        found = [(name, True) for name in listed["common_prefixes"]]
+        found += [(meta["path"], False) for meta in listed["objects"]]
+        names = ((name.removesuffix("/").rpartition("/")[2], is_folder) for name, is_folder in found)
+        return sorted((name, is_folder) for name, is_folder in names if is_segment(name))
+
+    def folders(self, prefix: str) -> list[str]:
+        """See `EvidenceStore.folders`."""
+        above = split_prefix(prefix)
+        return ["/".join([*above, name]) for name, is_folder in self.entries(prefix) if is_folder]
+
+    def list(self, prefix: str) -> list[str]:
+        """See `EvidenceStore.list`. Objects whose names are none of ours are left out."""
+        segments = split_prefix(prefix)
+        with _told(prefix):
+            chunks = obstore.list(self._store, "/".join(segments) or None, chunk_size=1000)
+            names = [meta["path"] for chunk in chunks for meta in chunk]
+        return sorted(name for name in names if all(is_segment(segment) for segment in name.split("/")))
+
+    @property
+    def store_id(self) -> str:
+        """See `EvidenceStore.store_id`."""
+        return read_store_id(self)
+
+    def _size(self, name: str) -> int:
+        try:
+            with _told(name):
+                return obstore.head(self._store, name)["size"]
+        except FileNotFoundError:
+            raise ObjectMissing(name) from None
+
+    def _make(self) -> None:
+        with suppress(ObjectExists):
+            self.create(STORE_ID_NAME, new_store_id())
+        standing = self.read(STORE_ID_NAME)
+        try:
+            with _told(STORE_ID_NAME):
+                # A store that does not know the condition ignores it. Then this has put what was there.
+                obstore.put(self._store, STORE_ID_NAME, standing, mode="create")
+        except AlreadyExistsError:
+            return
+        raise StoreUnfit("the store overwrites objects: it does not honour If-None-Match, so it cannot keep evidence")
+
+    def _create_from(self, name: str, source: BinaryIO) -> bool:
+        if source.seek(0, os.SEEK_END) <= ONE_PUT_BYTES:
+            source.seek(0)
+            return self.create(name, source.read())
+        # Looked for first: a repeat would carry megabytes there in vain.
+        if self.size(name) is not None:
+            return self._found(name, source)
+        scrap = f"{SCRAPS}/{uuid4().hex}"
+        try:
+            source.seek(0)
+            with _told(name):
+                obstore.put(self._store, scrap, source, use_multipart=True, max_concurrency=4)
+                # In the store itself, and only if the name is free: what a link is on a disk.
+                obstore.copy(self._store, scrap, name, overwrite=False)
+        except AlreadyExistsError:
+            return self._found(name, source)
+        except FileNotFoundError:
+            raise StoreUnavailable(f"{base_name(name)}: its parts are gone from the evidence store") from None
+        finally:
+            with suppress(BaseError, OSError):  # the object counts, not the scrap
+                obstore.delete(self._store, scrap)
+        return True
+
+    def _found(self, name: str, source: BinaryIO) -> bool:
+        """False: what stands under the name is what `source` has. Raises `ObjectExists` if it is not."""
+        size = source.seek(0, os.SEEK_END)
+        source.seek(0)
+        try:
+            chunks = self.chunks(name)
+            equal = self._size(name) == size and all(source.read(len(chunk)) == chunk for chunk in chunks)
+        except ObjectMissing:
+            # Another creator was at it, and has failed or is not done: the next attempt sees which.
+            raise StoreUnavailable(f"{base_name(name)} is being created by another writer") from None
+        if not equal:
+            raise ObjectExists(name)
+        return False
+
+
+def _connected(url: StoreUrl, options: StoreOptions) -> obstore.store.ObjectStore:
+    client: obstore.store.ClientConfig = {
+        "timeout": timedelta(seconds=options.timeout_s),
+        "connect_timeout": CONNECT_LIMIT,
+        "allow_http": options.allow_http,
+    }
+    if options.root_certificates is not None:
+        client["root_certificate"] = options.root_certificates
+    retry: obstore.store.RetryConfig = {
+        "max_retries": RETRIES,
+        "retry_timeout": RETRY_LIMIT,
+        "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+    }
+    try:
+        if url.scheme == "s3":
+            # S3 knows "copy if the name is free" only as the last step of an upload in parts; some others by a header.
+            how = os.environ.get("AWS_COPY_IF_NOT_EXISTS", "multipart")
+            return from_url(str(url), client_options=client, retry_config=retry, config={"copy_if_not_exists": how})
+        return from_url(str(url), client_options=client, retry_config=retry)
+    except (BaseError, ValueError, OSError):
+        # Not told why: the library may quote the environment.
+        raise StorePlaceError(f"the environment does not say how to reach the {url.scheme} store") from None
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Errors of the library leave it as our own; that a name is taken, or that nothing is there, is for the caller."""
+    try:
+        yield
+    except AlreadyExistsError:
+        raise
+    except FileNotFoundError as error:
+        if bucket_is_gone(error):
+            raise translated(error, name) from None
+        raise
+    except (BaseError, OSError) as error:
+        raise translated(error, name) from None
