@@ -21,6 +21,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from affidavit.codec_keys import codec_from_environment
 from affidavit.converter import data_converter
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
 from affidavit.exiting import leave
@@ -127,14 +128,14 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
             if each is not None:
                 check_free(each)
         settings = data.settings()
+        codec = codec_from_environment()  # clients share these keys, so they are no secrets of another worker
         server = await DevServer.start(
             log=data.root / "server.log", database=data.root / "temporal.db", port=port, ui_port=ui_port
         )
         try:
             store = DirectoryStore(settings.store)
-            temporal = await Client.connect(
-                server.address, namespace=server.namespace, data_converter=data_converter(store)
-            )
+            converter = data_converter(store, codec)
+            temporal = await Client.connect(server.address, namespace=server.namespace, data_converter=converter)
             workers = build_worker(temporal, settings, store=store)
             ready = {
                 "address": server.address,

@@ -70,6 +70,8 @@ class AgentSession:
         handed_on = workflow.info().continued_run_id is not None and len(payloads) == handover.ARGUMENTS
         try:
             self._refuse_restarts(handed_on)
+            if handed_on:
+                handover.check_opened(payloads)
             self._registration = read_registration(payloads[:1] if handed_on else payloads)
         except Refused as error:
             self._bad_start = error

@@ -215,6 +215,20 @@ def generate(directory: Path) -> GeneratedKeys:
     return GeneratedKeys(signer.key_id, made.seed, made.journal_key, made.public_keys)
 
 
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret into a new file of mode 0600, in a folder that is made if it is missing (mode 0700).
+
+    Raises:
+        KeysExist: there is such a file; nothing was changed.
+    """
+    _make_directory(path.parent)
+    try:
+        _create(path, secret, 0o600)
+    except FileExistsError:
+        raise KeysExist(f"{path.name} exists; keys are generated once and never overwritten") from None
+    _sync_directory(path.parent)
+
+
 def write_public_keys(seed: Path, public_keys: Path) -> None:
     """Write the keyring of a seed's own key, where there is none.
 
