@@ -25,6 +25,7 @@ from affidavit.evidence.text import printable
 
 SECRET_BYTES: Final = 32
 KEY_ID_DIGITS: Final = 32
+TEXT_CHARS: Final = (16, 512)
 SEED_FILE: Final = "signing.seed"
 JOURNAL_KEY_FILE: Final = "journal.key"
 PUBLIC_FILE: Final = "public.json"
@@ -88,6 +89,25 @@ def key_id_of(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()[:KEY_ID_DIGITS]
 
 
+def read_secret_text(path: str | os.PathLike[str], *, setting: str | None = None) -> str:
+    """The text of a secret file, a token say, without white space around it: 16 to 512 printable ASCII characters.
+
+    Raises:
+        KeyFileError: as of `read_secret_file`.
+    """
+    return check_secret_text(_read_secret(path, TEXT_CHARS[1] + 2, setting), name=_base_name(path))
+
+
+def check_secret_text(data: bytes, *, name: str) -> str:
+    """A secret text from a file or a variable; `name` is what to call it in errors, never its value."""
+    text = data.strip()
+    if not (TEXT_CHARS[0] <= len(text) <= TEXT_CHARS[1] and all(0x21 <= byte <= 0x7E for byte in text)):
+        raise SecretMalformed(
+            f"{printable(name)} does not hold {TEXT_CHARS[0]} to {TEXT_CHARS[1]} printable ASCII characters"
+        )
+    return text.decode("ascii")
+
+
 def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES, setting: str | None = None) -> bytes:
     """The ``length`` raw bytes of a secret file.
 
@@ -99,7 +119,15 @@ def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES
         KeyFileError: a subclass for each reason: missing, symbolic link, not a regular file, any right for group or
             others, wrong length, all-zero or all-0xFF.
     """
-    name = printable(os.path.basename(os.fspath(path)))  # noqa: PTH119  (Path would drop a final slash)
+    return _checked(_read_secret(path, length + 1, setting), _base_name(path), length)
+
+
+def _base_name(path: str | os.PathLike[str]) -> str:
+    return printable(os.path.basename(os.fspath(path)))  # noqa: PTH119  (Path would drop a final slash)
+
+
+def _read_secret(path: str | os.PathLike[str], limit: int, setting: str | None) -> bytes:
+    name = _base_name(path)
     try:
         # O_NONBLOCK: a named pipe must be refused, not waited for.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,7 +142,7 @@ def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES
             raise SecretNotRegular(f"{name} is not a regular file")
         if facts.st_mode & 0o077:
             raise SecretTooOpen(f"{name} is open to group or others (mode {facts.st_mode & 0o777:04o}, must be 0600)")
-        return _checked(os.read(handle, length + 1), name, length)
+        return os.read(handle, limit)
     finally:
         os.close(handle)
 
