@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import stat
 import sys
@@ -27,6 +26,7 @@ from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, ge
 from affidavit.exiting import leave
 from affidavit.stores.local import DirectoryStore
 from workers.devserver import DevServer, DevServerError, check_free, find_server
+from workers.logs import configure
 from workers.running import CONFIGURATION_ERRORS, run_until, stop_on_signals, worded
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
@@ -166,7 +166,7 @@ def main() -> int:
     data = DataDir(arguments.data_dir.resolve())
     try:
         with contextlib.suppress(FileNotFoundError):
-            logging.basicConfig(filename=data.root / "worker.log", level=logging.INFO)
+            configure("human", file=data.root / "worker.log")
         asyncio.run(run(data, port=arguments.port, ui_port=arguments.ui_port))
     except (DevServerError, DataDirInUse) as error:
         print(json.dumps({"error": str(error), "unusable": False}), flush=True)

@@ -22,7 +22,9 @@ from affidavit.exiting import INTERRUPTED
 from affidavit.stores.errors import IntegrityError
 from affidavit.stores.local import DirectoryStore
 from affidavit.validation import first_error
+from workers.logs import configure
 from workers.settings import SettingsError, WorkerSettings
+from workers.telemetry import telemetry
 from workers.worker import Workers, build_worker
 
 logger = logging.getLogger("workers")
@@ -69,7 +71,13 @@ def _give_up() -> None:
 
 async def _run() -> None:
     settings = WorkerSettings()
+    configure(settings.log_format, settings.log_level)
     stop = stop_on_signals()
+    async with telemetry(settings):
+        await _work(settings, stop)
+
+
+async def _work(settings: WorkerSettings, stop: asyncio.Event) -> None:
     store = _store(settings.store)
     client = await SessionClient.connect(task_queue=settings.task_queue, store=store)
     # Asked for its errors, such as a namespace that is not there: the SDK's worker ends itself in a less readable way.
@@ -90,7 +98,6 @@ def _store(root: Path) -> DirectoryStore:
 def main() -> int:
     """Exit code 0 after a signal (3 if work that hangs was left behind), 2 for a setting that does not fit, 4 where
     no server answers."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run())
     except KeyboardInterrupt:  # before the signal had its handler

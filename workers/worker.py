@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
+from opentelemetry.trace import TracerProvider
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.runtime import Runtime
+from temporalio.service import RPCError
+from temporalio.worker import Interceptor, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buses.base import EventBus
@@ -24,6 +27,7 @@ from activities.publishing import PublishingActivity
 from activities.receipts import Receipts
 from activities.sealed import SealedEvidence
 from activities.signing import SigningActivity
+from activities.telemetry import StageTelemetry, StartedAt
 from activities.trajectory import TrajectoryActivity
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
@@ -32,6 +36,7 @@ from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.local import DirectoryStore
 from workers.settings import SettingsError, WorkerSettings
+from workflows.metrics import LiveMeter
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
@@ -109,6 +114,7 @@ def build_worker(
     store: EvidenceStore | None = None,
     bus: EventBus | None = None,
     embedder: Embedder | None = None,
+    tracers: TracerProvider | None = None,
 ) -> Workers:
     """Wire the workers that the settings ask for; nothing runs yet.
 
@@ -116,6 +122,7 @@ def build_worker(
         client: connected with `data_converter(store)` on the same store: big payloads of its sessions are there.
         settings: from the environment, or made by hand.
         store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
+        tracers: where spans go, instead of the process' own provider.
 
     Raises:
         SettingsError, KeyFileError, KeyringError, BusLogError, IntegrityError, OSError: something it needs is not in
@@ -128,6 +135,8 @@ def build_worker(
     store = store or DirectoryStore(settings.store)
     evidence = SealedEvidence(store, keys, FirstRuns(client, asyncio.get_running_loop()))
     executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
+    runtime = client.service_client.config.runtime or Runtime.default()
+    telemetry = [StageTelemetry(_start_times(client), tracers), LiveMeter(runtime.metric_meter)]
     workers: list[Worker] = []
     closers: list[Callable[[], Awaitable[None]]] = []
     if "session" in settings.roles:
@@ -144,14 +153,15 @@ def build_worker(
             PublishingActivity(store, bus, keys).publish,
         ]
         workflows = [AgentSession, TrajectoryPromotion]
-        workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows))
+        workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows, telemetry))
     if "signing" in settings.roles:
         signer = settings.read_signer()
         ring = settings.read_keyring(signer)
         _publish_keyring(store, ring, signer)
         receipts = Receipts(store, signer, Keyring.parse(ring))
         activities = [SigningActivity(evidence, receipts).seal, PromotionActivity(evidence, receipts).promote]
-        workers.append(_worker(client, settings, signing_queue(settings.task_queue), executor, activities, []))
+        queue = signing_queue(settings.task_queue)
+        workers.append(_worker(client, settings, queue, executor, activities, [], telemetry))
     return Workers(workers, executor, closers)
 
 
@@ -162,13 +172,14 @@ def _worker(
     executor: ThreadPoolExecutor,
     activities: list[Callable[..., Any]],
     workflows: list[type],
+    telemetry: list[Interceptor],
 ) -> Worker:
     return Worker(
         client,
         task_queue=task_queue,
         activities=activities,
         workflows=workflows,
-        interceptors=[LostInputs()],
+        interceptors=[*telemetry, LostInputs()],
         activity_executor=executor,
         workflow_runner=workflow_runner(),
         max_concurrent_activities=settings.threads,
@@ -181,6 +192,19 @@ def _worker(
         # A worker that is gone keeps its sticky tasks from the others for this long (behaviours H6).
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
     )
+
+
+def _start_times(client: Client) -> StartedAt:
+    async def started_at(workflow_id: str, generation: str) -> datetime | None:
+        try:
+            described = await client.get_workflow_handle(workflow_id, run_id=generation).describe(
+                rpc_timeout=timedelta(seconds=ANSWER_LIMIT_S)
+            )
+        except RPCError:  # a trace without its root is no reason to do the stage again
+            return None
+        return described.start_time
+
+    return started_at
 
 
 def _publish_keyring(store: EvidenceStore, ring: bytes, signer: Signer) -> None:

@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.evidence.text import printable
     from affidavit.version import VERSION
-    from workflows import handover, presenting
+    from workflows import handover, metrics, presenting
     from workflows.admission import IDENTITY, accepted, enforced
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
@@ -373,6 +373,7 @@ class AgentSession:
         self._state.close()
 
     def _report_refusal(self, reason: str) -> None:
+        metrics.refused(contract.REFUSED_IDENTITY if reason == IDENTITY else contract.REFUSED_LOOP)
         told = self._state.refusals.add(reason, self._admitted_ms())
         if told is not None:
             self._inbox.put([self._own("refused", **told)])

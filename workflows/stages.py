@@ -48,12 +48,12 @@ _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 
 
-async def embed(request: bytes) -> EmbedResult | None:
-    """Assessments for a batch; None when embedding failed in all three attempts (D5)."""
+async def embed(request: bytes, *, generation: str, first: int, last: int) -> EmbedResult | None:
+    """Assessments for a batch that will be events `first` to `last`; None when all three attempts failed (D5)."""
     try:
         result: EmbedResult = await workflow.execute_local_activity(
             contract.ACTIVITY_EMBED,
-            local_json(request),
+            local_json(request, generation=generation, sequence=f"{first}-{last}"),
             result_type=EmbedResult,
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
