@@ -1,8 +1,9 @@
 """Where spans and metrics of a worker go. Without settings: nowhere.
 
 * `AFFIDAVIT_PROMETHEUS=127.0.0.1:9464`: metrics are served at `/metrics`. Needs nothing installed.
-* `AFFIDAVIT_OTEL=true`: spans, and metrics unless Prometheus has them, go out by OTLP over gRPC to where OpenTelemetry's
-  own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, …). Needs the `otel` extra.
+* `AFFIDAVIT_OTEL=true`: spans, and metrics unless Prometheus has them, go out by OTLP over gRPC to where
+  OpenTelemetry's own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, …). Needs the `otel`
+  extra.
 
 The product counts on Temporal's meter, in workflows and in activities, so its metrics and the SDK's own leave by the
 same exporter, the one of the SDK's core. Its buffer for other exporters is not used: what drains it in
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.util.re import parse_env_headers
+from temporalio.common import MetricMeter
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -31,11 +33,13 @@ from temporalio.runtime import (
     TelemetryConfig,
     TelemetryFilter,
 )
+from temporalio.worker import Interceptor, WorkflowInterceptorClassInput
 
 from activities.telemetry import root_ids
 from affidavit.metrics import METRICS
 from affidavit.version import PRODUCT, VERSION
 from workers.settings import SettingsError, WorkerSettings
+from workflows.metrics import LIVE_METER
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -45,6 +49,17 @@ DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 DEFAULT_INTERVAL_MS: Final = 60_000
 
 _BUCKETS: Final = {metric.name: metric.buckets for metric in METRICS if metric.buckets}
+
+
+class LiveMeter(Interceptor):
+    """Lets validators of a worker's workflows count on a meter (`workflows.metrics` says why)."""
+
+    def __init__(self, meter: MetricMeter) -> None:
+        self._meter = meter
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> None:
+        """Intercepts nothing."""
+        input.unsafe_extern_functions[LIVE_METER] = lambda: self._meter
 
 
 @asynccontextmanager
@@ -127,9 +142,8 @@ def tracer_provider(processor: SpanProcessor) -> TracerProvider:
             ids = root_ids.get()
             return super().generate_span_id() if ids is None else ids[1]
 
-    resource = Resource.create(
-        {"service.name": os.environ.get("OTEL_SERVICE_NAME", PRODUCT), "service.version": VERSION}
-    )
+    name = os.environ.get("OTEL_SERVICE_NAME", PRODUCT)
+    resource = Resource.create({"service.name": name, "service.version": VERSION})
     provider = TracerProvider(resource=resource, id_generator=SessionIds())
     provider.add_span_processor(processor)
     return provider

@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from opentelemetry.trace import TracerProvider
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
-from temporalio.worker import Interceptor, Worker
+from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buses.base import EventBus
@@ -36,7 +37,7 @@ from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.local import DirectoryStore
 from workers.settings import SettingsError, WorkerSettings
-from workflows.metrics import LiveMeter
+from workers.telemetry import LiveMeter
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
@@ -191,6 +192,19 @@ def _worker(
         default_heartbeat_throttle_interval=timedelta(seconds=2),
         # A worker that is gone keeps its sticky tasks from the others for this long (behaviours H6).
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+        deployment_config=_deployment(settings),
+    )
+
+
+def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """Worker versioning, where a deployment is named: a session stays with the build that took its run up, and hands
+    itself on to a new one (`workflows.rollover`)."""
+    if settings.deployment is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=settings.deployment, build_id=settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
     )
 
 

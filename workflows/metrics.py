@@ -2,7 +2,7 @@
 
 A refusal by a validator leaves no history, and is never met in a replay. But the task that brings the request may
 replay the session's past first, and then Temporal's meter would be silent in the validator as well; so a validator
-counts on the worker's meter, which comes from outside of the sandbox (`LiveMeter` gives it).
+counts on the worker's meter, which comes from outside of the sandbox (`workers.telemetry.LiveMeter`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final, cast
 
 from temporalio import workflow
 from temporalio.common import MetricMeter
-from temporalio.worker import Interceptor, WorkflowInterceptorClassInput
 
 from affidavit import contract, metrics
 from affidavit.activity_api import Entry
@@ -40,17 +39,6 @@ _STAGES = {
 
 LIVE_METER: Final = "affidavit_live_meter"
 """Name of the function by which a worker gives its meter to workflow code."""
-
-
-class LiveMeter(Interceptor):
-    """Lets the validators of a worker's workflows count on a meter."""
-
-    def __init__(self, meter: MetricMeter) -> None:
-        self._meter = meter
-
-    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> None:
-        """Intercepts nothing."""
-        input.unsafe_extern_functions[LIVE_METER] = lambda: self._meter
 
 
 def _meter() -> MetricMeter:
