@@ -230,17 +230,36 @@ async def test_i6_a_run_that_cannot_open_what_was_handed_on_waits_for_one_that_c
         await session.submit(CALL)
         outcome = await session.close()
     assert actions(attested(rig, outcome)) == ["opened", "tool_call"]
-    history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
-    silent = Runtime(telemetry=TelemetryConfig(logging=None))
-    found = []
-    for keys in ([KEY_B], [KEY_A]):
-        replayer = Replayer(
-            workflows=[AgentSession],
-            workflow_runner=workflow_runner(),
-            data_converter=data_converter(codec=EncryptionCodec(keys)),
-            runtime=silent,
-        )
-        found.append((await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure)
-    assert found[0] is None
-    assert "Workflow activation completion failed" in str(found[1])
+    assert await replay_failure(rig, session.session_id, KEY_B) == "None"
+    assert "Workflow activation completion failed" in await replay_failure(rig, session.session_id, KEY_A)
     assert f"what the last run handed on cannot be opened: it is encrypted with key {ID_B}" in caplog.text
+
+
+@pytest.mark.failed_tasks
+async def test_i6_an_activitys_result_that_cannot_be_opened_suspends_and_does_not_poison(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = with_keys(rig, KEY_A), with_keys(rig, KEY_B, KEY_A)
+    async with old.worker():
+        session = await old.open()
+    async with new.worker():
+        await session.submit(CALL)
+        await session.flush()
+    # The task that a worker without the new key would have is the one that this replay has.
+    assert "Workflow activation completion failed" in await replay_failure(rig, session.session_id, KEY_A)
+    assert f"the result of activity journal cannot be opened: it is encrypted with key {ID_B}" in caplog.text
+    async with new.worker():
+        outcome = await new.client.handle(session.session_id).close()
+    assert actions(attested(rig, outcome)) == ["opened", "tool_call"]
+
+
+async def replay_failure(rig: Rig, session_id: str, key: bytes) -> str:
+    """What a worker with this key alone says to the history of a session's latest run."""
+    replayer = Replayer(
+        workflows=[AgentSession],
+        workflow_runner=workflow_runner(),
+        data_converter=data_converter(codec=EncryptionCodec([key])),
+        runtime=Runtime(telemetry=TelemetryConfig(logging=None)),
+    )
+    history = await rig.client.temporal.get_workflow_handle(session_id).fetch_history()
+    return str((await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from temporalio.client import WorkflowUpdateFailedError
 
 from affidavit.contract import SIGNAL_RECORD
@@ -111,6 +113,20 @@ async def test_the_spans_of_a_session_are_one_tree(product: Measured, capsys: py
     assert all((span.end_time or 0) <= root.end_time for span in spans)
     assert root.attributes is not None
     assert root.attributes["affidavit.status"] == "closed"
+
+
+async def test_under_a_provider_of_another_making_the_stages_are_one_trace_and_no_root_strays(
+    product: Measured,
+) -> None:
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(product.kept))
+    async with product.rig.worker(tracers=tracers):
+        session = await product.rig.open()
+        await session.close()
+    spans = product.spans()
+    assert {span.name for span in spans} >= {"affidavit.open", "affidavit.seal", "affidavit.outcome"}
+    assert len({span.context.trace_id for span in spans}) == 1
+    assert "session" not in {span.name for span in spans}
 
 
 async def test_two_sessions_are_two_traces(product: Measured) -> None:
