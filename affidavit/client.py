@@ -29,6 +29,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from affidavit import contract
+from affidavit.codec import EncryptionCodec
+from affidavit.codec_keys import codec_from_environment
 from affidavit.contract import AttachResult, PromotionRequest, PromotionResult, SessionOutcome, SessionSpec
 from affidavit.converter import data_converter, encode_json, raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
@@ -95,6 +97,7 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | Path | StoreUrl | str | None = None,
+        codec: EncryptionCodec | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
@@ -102,12 +105,15 @@ class SessionClient:
             task_queue: where workers poll for sessions; by default as `AFFIDAVIT_TASK_QUEUE` says.
             store: the workers' evidence store, its directory or its URL (`s3://bucket/prefix`), where this machine
                 has it too. A message may then have up to 16 MiB, because a big one goes there and not through Temporal.
+            codec: encrypts payloads; by default as `AFFIDAVIT_CODEC_KEY_FILES` says.
 
         Raises:
             AffidavitUnavailable: nothing answers there, or the place holds no evidence store.
+            KeyFileError: a codec key that the environment names cannot be used.
         """
         if isinstance(store, Path | StoreUrl | str):
             store = await asyncio.to_thread(_existing, store)
+        codec = codec or codec_from_environment()
         config = envconfig.ClientConfig.load_client_connect_config()
         target = address or config.get("target_host") or DEFAULT_ADDRESS
         config["target_host"] = target
@@ -116,7 +122,7 @@ class SessionClient:
         settle_at_exit()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                client = await Client.connect(**config, data_converter=data_converter(store))
+                client = await Client.connect(**config, data_converter=data_converter(store, codec))
         except (RuntimeError, TimeoutError, RPCError) as error:
             raise AffidavitUnavailable(
                 f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultFailureConverterWithEncodedAttributes
 
-from affidavit.offloading import IN_PROCESS, offloading_converter
+from affidavit.codec import EncryptionCodec
+from affidavit.offloading import IN_PROCESS, OffloadingPayloadConverter, offloading_converter
 from affidavit.stores.base import EvidenceStore
 
+_NOTE = "affidavit-note-"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def data_converter(store: EvidenceStore | None = None) -> DataConverter:
+def data_converter(store: EvidenceStore | None = None, codec: EncryptionCodec | None = None) -> DataConverter:
     """The converter that both sides of the wire use.
 
     Args:
         store: the evidence store that takes payloads over 256 KiB out of the history. A worker must have one; a client
             shares its workers', or does without and reports nothing that is larger than Temporal takes.
+        codec: encrypts payloads, and the messages and stack traces of failures; by default nothing is encrypted.
+            Clients and workers need the same keys (`affidavit.codec_keys.codec_from_environment`).
     """
-    return pydantic_data_converter if store is None else offloading_converter(store)
+    # A codec without keys all the same: what others have encrypted is then told from what is no message at all.
+    codec = codec or EncryptionCodec()
+    if store is None:
+        converter = DataConverter(payload_converter_class=OffloadingPayloadConverter)
+    else:
+        converter = offloading_converter(store)
+    failures = DefaultFailureConverterWithEncodedAttributes if codec.encrypts else DefaultFailureConverter
+    return dataclasses.replace(converter, payload_codec=codec, failure_converter_class=failures)
 
 
 def encode_json(value: Any) -> bytes:
@@ -47,6 +58,17 @@ def raw_json(data: bytes) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
 
 
-def local_json(data: bytes) -> RawValue:
-    """The same for a local activity, whose input goes nowhere: it is not kept in the store either."""
-    return RawValue(Payload(metadata={"encoding": b"json/plain", IN_PROCESS: b"true"}, data=data))
+def local_json(data: bytes, **notes: str) -> RawValue:
+    """The same for a local activity, whose input goes nowhere: it is not kept in the store either.
+
+    Args:
+        notes: for whoever measures the activity (`note`): nothing that its result depends on.
+    """
+    metadata = {"encoding": b"json/plain", IN_PROCESS: b"true"}
+    metadata |= {f"{_NOTE}{name}": text.encode("utf-8") for name, text in notes.items()}
+    return RawValue(Payload(metadata=metadata, data=data))
+
+
+def note(raw: RawValue, name: str) -> str:
+    """A note of `local_json`; empty where there is none."""
+    return raw.payload.metadata.get(f"{_NOTE}{name}", b"").decode("utf-8", "replace")

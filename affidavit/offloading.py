@@ -38,6 +38,7 @@ from temporalio.converter import (
 from affidavit.contract import OFFLOAD_BYTES
 from affidavit.evidence.layout import PAYLOADS, lives_prefix, payload_name
 from affidavit.evidence.scalars import is_digest, session_stem
+from affidavit.evidence.text import printable
 from affidavit.stores.base import EvidenceStore, ObjectMissing
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, TransientError
 
@@ -56,8 +57,26 @@ _STEM: Final = re.compile(r"[0-9a-f]{32}")
 _SIZE: Final = re.compile(r"[0-9]{1,12}")
 
 
+UNKNOWN_KEY: Final = "unknown-key"
+"""Metadata key of an unavailable payload that another worker may open: the id of the codec key that this one lacks."""
+
+
 class Unavailable:
-    """Stands in for an activity's argument that was not to be had."""
+    """Stands in for a value that was not to be had; `unknown_key` names the codec key that would open it."""
+
+    def __init__(self, unknown_key: str | None = None) -> None:
+        self.unknown_key = unknown_key
+
+    @property
+    def why(self) -> str:
+        """For the end of a message: the key that is missing, if one is."""
+        return "" if self.unknown_key is None else f": it is encrypted with key {self.unknown_key}"
+
+    @classmethod
+    def of(cls, payload: Payload) -> Unavailable:
+        """What an unavailable payload says of itself."""
+        key_id = payload.metadata.get(UNKNOWN_KEY)
+        return cls(None if key_id is None else printable(key_id.decode("utf-8", "replace")))
 
 
 class UnavailableConverter(EncodingPayloadConverter):
@@ -71,7 +90,7 @@ class UnavailableConverter(EncodingPayloadConverter):
         return None
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
-        return Unavailable()
+        return Unavailable.of(payload)
 
 
 class OffloadingPayloadConverter(CompositePayloadConverter):

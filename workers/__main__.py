@@ -24,6 +24,14 @@ settings, from the environment:
   AFFIDAVIT_GRACE_S               seconds to finish work after SIGTERM
   AFFIDAVIT_THREADS               threads for activities
   AFFIDAVIT_MAX_CACHED_WORKFLOWS  sessions kept in memory
+  AFFIDAVIT_CODEC_KEY_FILES       keys of payload encryption, colon-separated: the first encrypts, all of them decrypt
+  AFFIDAVIT_CODEC_KEY             one more of them as hex or base64
+  AFFIDAVIT_DEPLOYMENT            worker deployment: sessions stay with the build that runs them, and roll over
+  AFFIDAVIT_BUILD_ID                to a new one; the product's version if left out
+  AFFIDAVIT_LOG_FORMAT            human or json
+  AFFIDAVIT_LOG_LEVEL             DEBUG, INFO, WARNING or ERROR
+  AFFIDAVIT_PROMETHEUS            address that serves metrics, such as 127.0.0.1:9464
+  AFFIDAVIT_OTEL                  true: spans and metrics by OTLP, as OTEL_EXPORTER_OTLP_ENDPOINT and the like say
 
 exit codes: 0 after a signal; 2 a setting that does not fit; 3 work that hangs was left behind; 4 no server or store
 """

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import stat
 import sys
@@ -21,11 +20,13 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from affidavit.codec_keys import codec_from_environment
 from affidavit.converter import data_converter
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
 from affidavit.exiting import leave
 from affidavit.stores.place import open_store
 from workers.devserver import DevServer, DevServerError, check_free, find_server
+from workers.logs import configure
 from workers.running import CONFIGURATION_ERRORS, run_until, stop_on_signals, worded
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
@@ -128,14 +129,14 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
             if each is not None:
                 check_free(each)
         settings = data.settings()
+        codec = codec_from_environment()  # clients share these keys, so they are no secrets of another worker
         server = await DevServer.start(
             log=data.root / "server.log", database=data.root / "temporal.db", port=port, ui_port=ui_port
         )
         try:
             store = open_store(data.evidence)
-            temporal = await Client.connect(
-                server.address, namespace=server.namespace, data_converter=data_converter(store)
-            )
+            converter = data_converter(store, codec)
+            temporal = await Client.connect(server.address, namespace=server.namespace, data_converter=converter)
             workers = build_worker(temporal, settings, store=store)
             ready = {
                 "address": server.address,
@@ -166,7 +167,7 @@ def main() -> int:
     data = DataDir(arguments.data_dir.resolve())
     try:
         with contextlib.suppress(FileNotFoundError):
-            logging.basicConfig(filename=data.root / "worker.log", level=logging.INFO)
+            configure("human", file=data.root / "worker.log")
         asyncio.run(run(data, port=arguments.port, ui_port=arguments.ui_port))
     except (DevServerError, DataDirInUse) as error:
         print(json.dumps({"error": str(error), "unusable": False}), flush=True)

@@ -25,7 +25,9 @@ from affidavit.stores.errors import IntegrityError, StorePlaceError, StoreUnfit,
 from affidavit.stores.place import Place, open_store
 from affidavit.validation import first_error
 from workers.buses import check_bus
+from workers.logs import configure
 from workers.settings import SettingsError, WorkerSettings
+from workers.telemetry import telemetry
 from workers.worker import Workers, build_worker
 
 logger = logging.getLogger("workers")
@@ -82,7 +84,13 @@ def _give_up() -> None:
 
 async def _run() -> None:
     settings = WorkerSettings()
+    configure(settings.log_format, settings.log_level)
     stop = stop_on_signals()
+    async with telemetry(settings):
+        await _work(settings, stop)
+
+
+async def _work(settings: WorkerSettings, stop: asyncio.Event) -> None:
     store = await asyncio.to_thread(_store, settings.store)  # an object store may be slow to answer
     client = await SessionClient.connect(task_queue=settings.task_queue, store=store)
     # Asked for its errors, such as a namespace that is not there: the SDK's worker ends itself in a less readable way.
@@ -107,7 +115,6 @@ def _store(place: Place) -> EvidenceStore:
 def main() -> int:
     """Exit code 0 after a signal (3 if work that hangs was left behind), 2 for a setting that does not fit, 4 where
     no server or no object store answers."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_run())
     except KeyboardInterrupt:  # before the signal had its handler

@@ -18,6 +18,7 @@ from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer, decode_secret, read_secret_file
 from affidavit.kafka.connection import KafkaConnection, is_configured
 from affidavit.stores.place import StoreUrl, place_of
+from affidavit.version import VERSION
 
 Role = Literal["session", "signing"]
 
@@ -55,6 +56,16 @@ class WorkerSettings(BaseSettings):
     """Seconds that work under way gets to finish after SIGTERM."""
     threads: int = Field(default=16, ge=2, le=500)
     max_cached_workflows: int = Field(default=1000, ge=0)
+    deployment: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Name of the worker deployment; switches Temporal's worker versioning on."""
+    build_id: str = Field(default=VERSION, min_length=1, max_length=200)
+    """Which build of the deployment this is."""
+    prometheus: str | None = None
+    """Address (`127.0.0.1:9464`) at which metrics are served."""
+    otel: bool = False
+    """Whether spans and metrics go out by OTLP; where to is for OpenTelemetry's own variables."""
+    log_format: Literal["human", "json"] = "human"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @field_validator("store", "bus", "signing_seed_file", "public_keys", mode="before")
     @classmethod

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
+from opentelemetry.trace import TracerProvider
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.runtime import Runtime
+from temporalio.service import RPCError
+from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buses.base import EventBus
@@ -23,6 +27,7 @@ from activities.publishing import PublishingActivity
 from activities.receipts import Receipts
 from activities.sealed import SealedEvidence
 from activities.signing import SigningActivity
+from activities.telemetry import StageTelemetry, StartedAt
 from activities.trajectory import TrajectoryActivity
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
@@ -32,6 +37,7 @@ from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.place import open_store
 from workers.buses import make_bus
 from workers.settings import SettingsError, WorkerSettings
+from workers.telemetry import LiveMeter
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
@@ -109,6 +115,7 @@ def build_worker(
     store: EvidenceStore | None = None,
     bus: EventBus | None = None,
     embedder: Embedder | None = None,
+    tracers: TracerProvider | None = None,
 ) -> Workers:
     """Wire the workers that the settings ask for; nothing runs yet.
 
@@ -116,6 +123,7 @@ def build_worker(
         client: connected with `data_converter(store)` on the same store: big payloads of its sessions are there.
         settings: from the environment, or made by hand.
         store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
+        tracers: where spans go, instead of the process' own provider.
 
     Raises:
         SettingsError, KeyFileError, KeyringError, BusLogError, KafkaSettingsError, IntegrityError, StorePlaceError,
@@ -128,6 +136,8 @@ def build_worker(
     store = store or open_store(settings.store)
     evidence = SealedEvidence(store, keys, FirstRuns(client, asyncio.get_running_loop()))
     executor = ThreadPoolExecutor(max_workers=settings.threads, thread_name_prefix="activity")
+    runtime = client.service_client.config.runtime or Runtime.default()
+    telemetry = [StageTelemetry(_start_times(client), tracers), LiveMeter(runtime.metric_meter)]
     workers: list[Worker] = []
     closers: list[Callable[[], Awaitable[None]]] = []
     if "session" in settings.roles:
@@ -144,14 +154,15 @@ def build_worker(
             PublishingActivity(store, bus, keys).publish,
         ]
         workflows = [AgentSession, TrajectoryPromotion]
-        workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows))
+        workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows, telemetry))
     if "signing" in settings.roles:
         signer = settings.read_signer()
         ring = settings.read_keyring(signer)
         _publish_keyring(store, ring, signer)
         receipts = Receipts(store, signer, Keyring.parse(ring))
         activities = [SigningActivity(evidence, receipts).seal, PromotionActivity(evidence, receipts).promote]
-        workers.append(_worker(client, settings, signing_queue(settings.task_queue), executor, activities, []))
+        queue = signing_queue(settings.task_queue)
+        workers.append(_worker(client, settings, queue, executor, activities, [], telemetry))
     return Workers(workers, executor, closers)
 
 
@@ -162,13 +173,14 @@ def _worker(
     executor: ThreadPoolExecutor,
     activities: list[Callable[..., Any]],
     workflows: list[type],
+    telemetry: list[Interceptor],
 ) -> Worker:
     return Worker(
         client,
         task_queue=task_queue,
         activities=activities,
         workflows=workflows,
-        interceptors=[LostInputs()],
+        interceptors=[*telemetry, LostInputs()],
         activity_executor=executor,
         workflow_runner=workflow_runner(),
         max_concurrent_activities=settings.threads,
@@ -180,7 +192,33 @@ def _worker(
         default_heartbeat_throttle_interval=timedelta(seconds=2),
         # A worker that is gone keeps its sticky tasks from the others for this long (behaviours H6).
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+        deployment_config=_deployment(settings),
     )
+
+
+def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """Worker versioning, where a deployment is named: a session stays with the build that took its run up, and hands
+    itself on to a new one (`workflows.rollover`)."""
+    if settings.deployment is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=settings.deployment, build_id=settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
+def _start_times(client: Client) -> StartedAt:
+    async def started_at(workflow_id: str, generation: str) -> datetime | None:
+        try:
+            described = await client.get_workflow_handle(workflow_id, run_id=generation).describe(
+                rpc_timeout=timedelta(seconds=ANSWER_LIMIT_S)
+            )
+        except RPCError:  # a trace without its root is no reason to do the stage again
+            return None
+        return described.start_time
+
+    return started_at
 
 
 def _publish_keyring(store: EvidenceStore, ring: bytes, signer: Signer) -> None:

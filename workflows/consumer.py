@@ -20,6 +20,7 @@ from workflows.decide import Decision, assessable, decide
 from workflows.ending import Ender
 from workflows.inbox import Inbox, Item
 from workflows.messages import record_texts
+from workflows.metrics import SessionMetrics
 from workflows.registration import Registration
 from workflows.state import Pending, SessionState
 
@@ -51,6 +52,7 @@ class Consumer:
         self._inbox = inbox
         self._awaited = awaited
         self.pending_steps = pending_steps
+        self._metrics = SessionMetrics(self._spec.mode, self._spec.breaker.action, state.repeated)
         self._ender = Ender(registration, state, self._stage, self._publish_range)
         self.processed = 0 if state.opened else -1
         self.sealing = state.ending is not None
@@ -73,6 +75,7 @@ class Consumer:
             self.sealing = True
             self._give_up_all()
             self.outcome = self._ender.unopened()
+            self._metrics.ended(self.outcome)
             self.processed = self._inbox.arrived
             return self.outcome
         self.processed = self._inbox.first_ticket
@@ -81,12 +84,13 @@ class Consumer:
             await self._until_ready()
             if state.poisoned is not None:
                 self._give_up_all()
-            elif batch := self._inbox.cut():
+            elif batch := self._cut():
                 await self._process(batch)
             self.processed = self._inbox.first_ticket
             if state.closing and self._inbox.empty and await self._drained():
                 self.sealing = True
         self.outcome = await self._ender.end()
+        self._metrics.ended(self.outcome)
         self.processed = self._inbox.arrived
         presenting.show(self._registration, state, self.outcome)
         return self.outcome
@@ -150,6 +154,12 @@ class Consumer:
             await workflow.wait_condition(ready)
             self.parked = False
 
+    def _cut(self) -> list[Item]:
+        depth = self._inbox.depth
+        batch = self._inbox.cut()
+        self._metrics.cut(depth, self._state.repeated)
+        return batch
+
     async def _process(self, batch: list[Item]) -> None:
         self.deciding = True
         assessments = await self._assess(batch)
@@ -196,6 +206,10 @@ class Consumer:
         state.ledger = pending.ledger
         state.ledger.head = head
         state.opened = True
+        if isinstance(pending.request, OpenRequest):
+            self._metrics.opened()
+        else:
+            self._metrics.journaled(pending.request.entries)
         if state.ledger.aborted:
             state.close()
         presenting.show(self._registration, state, None)
@@ -207,7 +221,10 @@ class Consumer:
             return {}
         request = encode_request(self._state.ledger.breaker.vectors, [batch[place].value for place in places])
         with self._stage("embed"):
-            result = await stages.embed(request)
+            count = self._state.ledger.count
+            result = await stages.embed(
+                request, generation=self._state.generation, first=count, last=count + len(batch) - 1
+            )
         if result is None:
             return {}
         return dict(zip(places, result.assessments, strict=True))
@@ -305,12 +322,13 @@ class Consumer:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        self.working[name] = self._now_ms()
+        began = self.working[name] = self._now_ms()
         try:
             yield
         finally:
             # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
             self.working.pop(name, None)
+        self._metrics.stage(name, self._now_ms() - began)
 
 
 def gap_item(producer: str, first: int, last: int, now_ms: int) -> Item:

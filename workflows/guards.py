@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from affidavit import contract
 from affidavit.contract import AdmitRequest, Agent, BreakerReset, Limits
+from workflows import metrics
 from workflows.consumer import Consumer
 from workflows.inbox import Inbox, Item, Message, Reply
 from workflows.messages import Unreadable, read_model
@@ -19,6 +20,7 @@ from workflows.state import SessionState
 
 def refuse(type_: str, reason: str) -> NoReturn:
     """Refuse an update: the caller gets the type and the reason, the session goes on."""
+    metrics.refused(type_)
     raise ApplicationError(reason, type=type_, non_retryable=True)
 
 

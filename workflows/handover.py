@@ -11,6 +11,7 @@ from temporalio.common import RawValue
 
 from affidavit.contract import HANDED_ON_BYTES
 from affidavit.converter import raw_json
+from affidavit.offloading import UNAVAILABLE, Unavailable
 from workflows.inbox import Arrival, Inbox, Item, Message
 from workflows.messages import parse, read_step
 from workflows.state import SessionState
@@ -46,6 +47,18 @@ def pack(spec: RawValue, state: SessionState, steps: bytes, inbox: Inbox) -> lis
         raw_json(steps or b'{"steps":[]}'),
         raw_json(queue),
     ]
+
+
+def check_opened(payloads: Sequence[Payload]) -> None:
+    """That this worker could open what the last run has handed on.
+
+    Raises:
+        RuntimeError: it could not. The task fails and is tried again, where the key or the object may be: a session
+            that ended for it would be lost.
+    """
+    for payload in payloads:
+        if payload.metadata.get("encoding") == UNAVAILABLE:
+            raise RuntimeError(f"what the last run handed on cannot be opened{Unavailable.of(payload).why}")
 
 
 def unpack(payloads: Sequence[Payload]) -> tuple[SessionState, bytes, list[Item], list[Arrival]]:

@@ -11,8 +11,9 @@ with workflow.unsafe.imports_passed_through():
     from affidavit import contract
     from affidavit.activity_api import PromoteRequest, PromoteResult
     from affidavit.contract import PromotionRequest, PromotionResult, promotion_id
+    from affidavit.metrics import RECEIPTS
     from affidavit.publishing_api import PublishRequest
-    from workflows import stages
+    from workflows import metrics, stages
     from workflows.messages import Unreadable, read_model
 
 _NOTHING = RawValue(Payload())
@@ -41,6 +42,7 @@ class TrajectoryPromotion:
             if isinstance(cause := error.cause, ApplicationError):
                 raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
             raise
+        metrics.add(RECEIPTS, kind="promotion")
         workflow.set_current_details(f"receipt `{promoted.receipt['receipt_id']}`")
         return PromotionResult(
             session_id=request.session_id,

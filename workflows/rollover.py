@@ -27,9 +27,11 @@ class Rollover:
         self.updates = 0
 
     def is_due(self) -> bool:
-        """Whether this run should end: the server suggests it, or a limit of its messages is near."""
+        """Whether this run should end: the server suggests it, a limit of its messages is near, or new builds of the
+        worker have taken the place of the one that it is pinned to."""
         return (
             workflow.info().is_continue_as_new_suggested()
+            or workflow.info().is_target_worker_deployment_version_changed()
             or self.signals >= contract.ROLLOVER_SIGNALS
             or self.updates >= contract.ROLLOVER_UPDATES
         )
@@ -58,7 +60,9 @@ class Rollover:
             waiting = self._inbox.bytes
             await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
             return
-        workflow.continue_as_new(args=arguments)
+        # The next run goes to the build that sessions start on now. Without worker versioning this means nothing.
+        behavior = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+        workflow.continue_as_new(args=arguments, initial_versioning_behavior=behavior)
 
     def _stands_still(self) -> bool:
         return self._consumer.parked and self._consumer.publishing < 0

@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.evidence.text import printable
     from affidavit.version import VERSION
-    from workflows import handover, presenting
+    from workflows import handover, metrics, presenting
     from workflows.admission import IDENTITY, accepted, enforced
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
@@ -70,6 +70,8 @@ class AgentSession:
         handed_on = workflow.info().continued_run_id is not None and len(payloads) == handover.ARGUMENTS
         try:
             self._refuse_restarts(handed_on)
+            if handed_on:
+                handover.check_opened(payloads)
             self._registration = read_registration(payloads[:1] if handed_on else payloads)
         except Refused as error:
             self._bad_start = error
@@ -371,6 +373,7 @@ class AgentSession:
         self._state.close()
 
     def _report_refusal(self, reason: str) -> None:
+        metrics.refused(contract.REFUSED_IDENTITY if reason == IDENTITY else contract.REFUSED_LOOP)
         told = self._state.refusals.add(reason, self._admitted_ms())
         if told is not None:
             self._inbox.put([self._own("refused", **told)])

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.assessment import EMBED_ATTEMPTS, EmbedResult
     from affidavit.converter import local_json, raw_json
+    from affidavit.offloading import Unavailable
     from affidavit.publishing_api import PublishRequest, PublishResult
 
 T = TypeVar("T")
@@ -47,12 +48,12 @@ _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 
 
-async def embed(request: bytes) -> EmbedResult | None:
-    """Assessments for a batch; None when embedding failed in all three attempts (D5)."""
+async def embed(request: bytes, *, generation: str, first: int, last: int) -> EmbedResult | None:
+    """Assessments for a batch that will be events `first` to `last`; None when all three attempts failed (D5)."""
     try:
         result: EmbedResult = await workflow.execute_local_activity(
             contract.ACTIVITY_EMBED,
-            local_json(request),
+            local_json(request, generation=generation, sequence=f"{first}-{last}"),
             result_type=EmbedResult,
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
@@ -60,7 +61,7 @@ async def embed(request: bytes) -> EmbedResult | None:
     except ActivityError as error:
         workflow.logger.warning("embedding failed, not assessed: %s", error.cause)
         return None
-    return result
+    return _opened(contract.ACTIVITY_EMBED, result)
 
 
 C = TypeVar("C", bound=Caller)
@@ -108,7 +109,7 @@ async def publish(request: PublishRequest) -> PublishResult:
         retry_policy=_RETRY,
         summary=f"{kind} {request.first}-{request.last}",
     )
-    return result
+    return _opened(contract.ACTIVITY_PUBLISH, result)
 
 
 async def seal(request: SealRequest) -> SealResult:
@@ -140,6 +141,14 @@ async def _write(name: str, result_type: type[T], summary: str, *args: Any, sign
         retry_policy=_RETRY,
         summary=summary,
     )
+    return _opened(name, result)
+
+
+def _opened(name: str, result: T) -> T:
+    # An activity's result that this worker cannot open suspends the session, as a bug would: the work was done, and
+    # a worker with the key goes on with it.
+    if isinstance(result, Unavailable):
+        raise RuntimeError(f"the result of activity {name} cannot be opened{result.why}")
     return result
 
 

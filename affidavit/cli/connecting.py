@@ -47,13 +47,13 @@ async def connect_embedded(embedded: Embedded) -> SessionClient:
     make = _client()
     from temporalio.client import Client
 
+    from affidavit.codec_keys import codec_from_environment
     from affidavit.converter import data_converter
     from affidavit.stores.local import DirectoryStore
 
     store = DirectoryStore(Path(embedded.store), create=False)
-    temporal = await Client.connect(
-        embedded.address, namespace=embedded.namespace, data_converter=data_converter(store)
-    )
+    converter = data_converter(store, codec_from_environment())
+    temporal = await Client.connect(embedded.address, namespace=embedded.namespace, data_converter=converter)
     return make(temporal, task_queue=embedded.task_queue, admit_timeout=OPEN_LIMIT_S, store=store)
 
 

@@ -25,6 +25,7 @@ from affidavit.evidence.text import printable
 
 SECRET_BYTES: Final = 32
 KEY_ID_DIGITS: Final = 32
+TEXT_CHARS: Final = (16, 512)
 SEED_FILE: Final = "signing.seed"
 JOURNAL_KEY_FILE: Final = "journal.key"
 PUBLIC_FILE: Final = "public.json"
@@ -86,6 +87,25 @@ def is_small_order(point: bytes) -> bool:
 def key_id_of(public_key: bytes) -> str:
     """Key id of a raw public key: the first 32 hex digits of its SHA-256."""
     return hashlib.sha256(public_key).hexdigest()[:KEY_ID_DIGITS]
+
+
+def read_secret_text(path: str | os.PathLike[str], *, setting: str | None = None) -> str:
+    """The text of a secret file, a token say, without white space around it: 16 to 512 printable ASCII characters.
+
+    Raises:
+        KeyFileError: as of `read_secret_file`.
+    """
+    return check_secret_text(read_private_file(path, limit=TEXT_CHARS[1] + 2, setting=setting), name=_base_name(path))
+
+
+def check_secret_text(data: bytes, *, name: str) -> str:
+    """A secret text from a file or a variable; `name` is what to call it in errors, never its value."""
+    text = data.strip()
+    if not (TEXT_CHARS[0] <= len(text) <= TEXT_CHARS[1] and all(0x21 <= byte <= 0x7E for byte in text)):
+        raise SecretMalformed(
+            f"{printable(name)} does not hold {TEXT_CHARS[0]} to {TEXT_CHARS[1]} printable ASCII characters"
+        )
+    return text.decode("ascii")
 
 
 def read_secret_file(path: str | os.PathLike[str], *, length: int = SECRET_BYTES, setting: str | None = None) -> bytes:
@@ -229,6 +249,20 @@ def generate(directory: Path) -> GeneratedKeys:
         raise
     _sync_directory(directory)
     return GeneratedKeys(signer.key_id, made.seed, made.journal_key, made.public_keys)
+
+
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret into a new file of mode 0600, in a folder that is made if it is missing (mode 0700).
+
+    Raises:
+        KeysExist: there is such a file; nothing was changed.
+    """
+    _make_directory(path.parent)
+    try:
+        _create(path, secret, 0o600)
+    except FileExistsError:
+        raise KeysExist(f"{path.name} exists; keys are generated once and never overwritten") from None
+    _sync_directory(path.parent)
 
 
 def write_public_keys(seed: Path, public_keys: Path) -> None:

@@ -276,7 +276,7 @@ async def test_b9_an_activitys_input_that_is_lost_quarantines_and_is_not_tried_f
         outage.end()
         outcome = await session.close()
     assert outcome.status == "quarantined"
-    assert outcome.reason == "journaling: IntegrityError: a payload of the session is gone from the evidence store"
+    assert outcome.reason == "journaling: IntegrityError: a payload of the session is lost or altered"
 
 
 @pytest.mark.failed_tasks
