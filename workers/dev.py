@@ -22,8 +22,10 @@ from pathlib import Path
 from temporalio.client import Client
 
 from affidavit.converter import data_converter
+from affidavit.errors import AffidavitError
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
 from affidavit.exiting import leave
+from affidavit.registering import register
 from affidavit.stores.local import DirectoryStore
 from workers.devserver import DevServer, DevServerError, check_free, find_server
 from workers.running import CONFIGURATION_ERRORS, run_until, stop_on_signals, worded
@@ -135,6 +137,7 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
             temporal = await Client.connect(
                 server.address, namespace=server.namespace, data_converter=data_converter(store)
             )
+            await register(temporal)
             workers = build_worker(temporal, settings, store=store)
             ready = {
                 "address": server.address,
@@ -167,7 +170,7 @@ def main() -> int:
         with contextlib.suppress(FileNotFoundError):
             logging.basicConfig(filename=data.root / "worker.log", level=logging.INFO)
         asyncio.run(run(data, port=arguments.port, ui_port=arguments.ui_port))
-    except (DevServerError, DataDirInUse) as error:
+    except (DevServerError, DataDirInUse, AffidavitError) as error:
         print(json.dumps({"error": str(error), "unusable": False}), flush=True)
         return 1
     except (DataDirError, *CONFIGURATION_ERRORS, OSError) as error:

@@ -31,6 +31,7 @@ from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.local import DirectoryStore
+from workers.asking import SearchAttributesThere
 from workers.settings import SettingsError, WorkerSettings
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
@@ -133,7 +134,7 @@ def build_worker(
     if "session" in settings.roles:
         bus = bus or SqliteBus(settings.bus)
         closers.append(bus.close)
-        journaling = JournalingActivity(evidence)
+        journaling = JournalingActivity(evidence, SearchAttributesThere(client, asyncio.get_running_loop()))
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
             journaling.open,

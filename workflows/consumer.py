@@ -185,7 +185,7 @@ class Consumer:
             try:
                 if isinstance(pending.request, OpenRequest):
                     opened = await stages.open_session(pending.request)
-                    state.store_id, head = opened.store_id, opened.head
+                    state.store_id, state.attributes, head = opened.store_id, opened.attributes, opened.head
                 else:
                     head = (await stages.journal(pending.request, self.pending_steps)).head
             except ActivityError as error:
@@ -207,7 +207,7 @@ class Consumer:
             return {}
         request = encode_request(self._state.ledger.breaker.vectors, [batch[place].value for place in places])
         with self._stage("embed"):
-            result = await stages.embed(request)
+            result = await stages.embed(request, len(places))
         if result is None:
             return {}
         return dict(zip(places, result.assessments, strict=True))

@@ -58,7 +58,9 @@ class Rollover:
             waiting = self._inbox.bytes
             await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
             return
-        workflow.continue_as_new(args=arguments)
+        # The memo is not handed on by itself; as it came, because whoever started the session may have put it there.
+        memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}
+        workflow.continue_as_new(args=arguments, memo=memo)
 
     def _stands_still(self) -> bool:
         return self._consumer.parked and self._consumer.publishing < 0
