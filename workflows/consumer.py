@@ -207,7 +207,7 @@ class Consumer:
             return {}
         request = encode_request(self._state.ledger.breaker.vectors, [batch[place].value for place in places])
         with self._stage("embed"):
-            result = await stages.embed(request, len(places))
+            result = await stages.embed(request)
         if result is None:
             return {}
         return dict(zip(places, result.assessments, strict=True))

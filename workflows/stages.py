@@ -47,8 +47,8 @@ _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 
 
-async def embed(request: bytes, responses: int) -> EmbedResult | None:
-    """Assessments of so many responses of a batch; None when embedding failed in all three attempts (D5)."""
+async def embed(request: bytes) -> EmbedResult | None:
+    """Assessments for a batch; None when embedding failed in all three attempts (D5)."""
     try:
         result: EmbedResult = await workflow.execute_local_activity(
             contract.ACTIVITY_EMBED,
@@ -56,7 +56,7 @@ async def embed(request: bytes, responses: int) -> EmbedResult | None:
             result_type=EmbedResult,
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
-            summary=f"{responses} responses",
+            summary="model responses",
         )
     except ActivityError as error:
         workflow.logger.warning("embedding failed, not assessed: %s", error.cause)

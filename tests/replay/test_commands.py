@@ -37,7 +37,7 @@ def test_the_baseline_names_every_activity_of_a_session() -> None:
         "_write(contract.ACTIVITY_OPEN)",
         "_write(contract.ACTIVITY_JOURNAL)",
         "execute_activity(contract.ACTIVITY_PUBLISH)",
-        "execute_activity(contract.ACTIVITY_SEAL)",
+        "_write(contract.ACTIVITY_SEAL)",
         "_write(contract.ACTIVITY_LIFECYCLE)",
         "_write(contract.ACTIVITY_OUTCOME)",
     }
