@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from affidavit.cli import audit, embedded, keys, offline, replay, sessions, trajectory
+from affidavit.cli import audit, doctor, embedded, keys, offline, replay, sessions, trajectory
 from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
 from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
@@ -29,6 +29,7 @@ app = typer.Typer(
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
     "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
+    "Operate": (doctor.setup, doctor.doctor),
     "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen),
 }
 for _panel, _commands in _GROUPS.items():
