@@ -16,9 +16,8 @@ from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.evidence.text import printable
 
 KEYGEN = "`affidavit keygen` makes keys; chmod 0600 and chown mend a file's rights"
-NO_KEYS = (
-    "the embedded mode makes keys when it starts; choose its folder with --data-dir, or set the worker's variables"
-)
+NO_KEYS = "the embedded mode makes its own; choose its folder with --data-dir, or set the worker's variables"
+OWN = "the worker's user alone should own the keys and their folder (0700)"
 
 
 def journal_key(places: Places) -> Verdict:
