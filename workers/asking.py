@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -34,18 +35,20 @@ class SearchAttributesThere:
         self._client = client
         self._loop = loop
         self._clock = clock
+        self._lock = threading.Lock()
         self._answer = False
         self._ask_at = 0.0
         self._missed = False
         self._seen_at: float | None = None
 
     def __call__(self) -> bool:
-        """The answer. Several threads may ask at once; at worst each of them asks the server."""
-        now = self._clock()
-        if not self._answer and now >= self._ask_at:
-            self._ask_at = now + ASKED_AGAIN_S
-            self._answer = self._look()
-        return self._answer
+        """The answer. Who asks while somebody looks waits for what is found: sessions opened at once are alike."""
+        with self._lock:
+            now = self._clock()
+            if not self._answer and now >= self._ask_at:
+                self._answer = self._look()
+                self._ask_at = now + ASKED_AGAIN_S
+            return self._answer
 
     def _look(self) -> bool:
         try:

@@ -109,6 +109,7 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
+            presenting.show(self._registration, state, None)
 
     # -- opening ---------------------------------------------------------------------------------------
 

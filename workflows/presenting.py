@@ -89,13 +89,14 @@ def page(registration: Registration, state: SessionState, outcome: SessionOutcom
     rows = [
         ("state", _headline(state, outcome)),
         ("instance", literal(agent.instance_uid)),
-        ("content", f"{spec.content}, run {state.runs}"),
+        ("content", spec.content),
+        ("run", str(state.runs)),
         ("steps", f"{ledger.steps}, {ledger.rejected} rejected, {state.repeated} repeated"),
         ("events", f"{ledger.count} journaled, {state.published} published"),
         ("tool calls", f"{ledger.totals.tool_allowed} allowed, {ledger.totals.tool_blocked} blocked"),
         ("tokens", f"{ledger.totals.prompt_tokens} prompt, {ledger.totals.completion_tokens} completion"),
         ("cost", f"{cost(ledger.totals.cost_usd_micros)} USD"),
-        ("loop breaker", "tripped" if ledger.breaker.open else "closed"),
+        ("breaker", "tripped" if ledger.breaker.open else "closed"),
         ("stop reason", caption(StopReason(stop_reason_id))),
         ("chain head", f"`{ledger.head}`"),
     ]
@@ -107,7 +108,7 @@ def page(registration: Registration, state: SessionState, outcome: SessionOutcom
         rows.append(("capture incomplete", literal(state.poisoned, 200)))
     lines = [f"**{summary(agent, spec.mode)}**", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in rows]
-    lines += ["", "| sequence | time | event | status |", "| --- | --- | --- | --- |"]
+    lines += ["", "| sequence | time (UTC) | event | status |", "| --- | --- | --- | --- |"]
     lines += [
         f"| {event.sequence} | {_time(event.time)} | {literal(event.action)} | {_ok(event.status_id)} |"
         for event in ledger.tail
@@ -126,7 +127,7 @@ def _headline(state: SessionState, outcome: SessionOutcome | None) -> str:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%m-%d %H:%M:%S")
 
 
 def _ok(status_id: int) -> str:

@@ -125,7 +125,7 @@ async def test_attributes_survive_a_rollover_and_are_not_set_again(
     bare = Bare(running, session.session_id)
     await until_run(bare, 2)
     before = await page(running, session.session_id)
-    assert "run 2" in before
+    assert "| run | 2 |" in before
     assert attributes(await described(running, session.session_id))["AffidavitStatus"] == "open"
     await session.close()
     runs = await bare.runs()
@@ -238,7 +238,7 @@ async def test_the_page_says_what_an_operator_asks_first(running: Rig) -> None:
         "| tool calls | 1 allowed, 1 blocked |",
         "| tokens | 9 prompt, 4 completion |",
         "| cost | 0.500000 USD |",
-        "| loop breaker | closed |",
+        "| breaker | closed |",
         "| stop reason | Policy Blocked |",
     ):
         assert row in shown
@@ -271,7 +271,7 @@ async def test_a_run_that_begins_while_the_store_is_away_has_its_page(
         for number in range(5):
             await bare.step(call(f"s{number}"))
         await eventually(bare.view, lambda view: view["runs"] == 2)
-        assert "run 2" in await page(rig, session.session_id)
+        assert "| run | 2 |" in await page(rig, session.session_id)
 
 
 MEAN = "[x](https://evil.example) ![p](https://evil.example/p.png) `|` <script>alert(1)</script>"
