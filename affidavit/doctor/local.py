@@ -15,7 +15,6 @@ from uuid import uuid4
 from affidavit.buslog import BusLogReader
 from affidavit.doctor.places import Places
 from affidavit.doctor.report import Verdict
-from affidavit.evidence.text import printable
 from affidavit.stores.errors import EvidenceStoreMismatch
 from affidavit.stores.local import DirectoryStore
 from affidavit.version import VERSION
@@ -32,7 +31,9 @@ def store(places: Places) -> Verdict:
     if place.elsewhere:
         return Verdict("not checked", "the evidence store is no directory")
     if not place.path.is_dir():
-        return _missing(place.setting, "evidence store", "AFFIDAVIT_STORE")
+        if place.setting is None:
+            return Verdict("not checked", "no evidence store on this machine", CHOOSE.format("AFFIDAVIT_STORE"))
+        return Verdict("failed", "AFFIDAVIT_STORE names no evidence store that is there", "is it mounted?")
     try:
         store_id = DirectoryStore(place.path, create=False).store_id
     except EvidenceStoreMismatch as error:
@@ -55,8 +56,10 @@ def bus(places: Places) -> Verdict:
     place = places.bus
     if place.elsewhere:
         return Verdict("not checked", "the event bus is not the embedded log")
+    if not place.path.exists() and place.setting is not None:
+        return Verdict("warning", "AFFIDAVIT_BUS names no event log that is there", "a worker makes it when it starts")
     if not place.path.exists():
-        return _missing(place.setting, "event log", "AFFIDAVIT_BUS")
+        return Verdict("not checked", "no event log on this machine", CHOOSE.format("AFFIDAVIT_BUS"))
     with BusLogReader.open_read_only(place.path) as log:
         topics = log.topics()
     # Its journal files are made beside it.
@@ -92,9 +95,3 @@ def _probe(root: Path) -> None:
         for file in (first, second):
             with suppress(OSError):
                 file.unlink()
-
-
-def _missing(setting: str | None, what: str, variable: str) -> Verdict:
-    if setting is not None:
-        return Verdict("failed", f"{printable(setting)} names no {what} that is there", "is it mounted?")
-    return Verdict("not checked", f"no {what} on this machine", CHOOSE.format(variable))
