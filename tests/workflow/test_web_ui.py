@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from affidavit import contract
+from affidavit.attributes import SEARCH_ATTRIBUTES
 from affidavit.contract import Agent, BreakerConfig
 from affidavit.registering import register
 from tests.support.bare import Bare, Json, asked, call, said
@@ -349,3 +351,16 @@ async def test_without_the_attributes_a_session_sets_none(bare_server: DevServer
         later = await rig.open()
         assert attributes(await described(rig, later.session_id))["AffidavitStatus"] == "open"
         await later.close()
+
+
+GUIDE = Path(__file__).parents[2] / "docs/web-ui.md"
+
+
+async def test_the_queries_of_the_guide_are_queries_and_its_table_names_every_attribute(running: Rig) -> None:
+    text = GUIDE.read_text("utf-8")
+    queries = re.findall(r"^\| [^|`]+ \| `([^`]*Affidavit[^`]*|WorkflowType[^`]*)` \|$", text, re.MULTILINE)
+    assert len(queries) == 8
+    for query in queries:
+        await running.client.temporal.count_workflows(query)
+    rows = re.findall(r"^\| `(Affidavit\w+)` \| (\w+) \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(SEARCH_ATTRIBUTES.items())
