@@ -168,3 +168,13 @@ async def test_an_operator_finds_a_session_and_reads_how_it_stands(
         await page.screenshot(path=folder / "web-ui-quarantined.png", animations="disabled")
     for file in folder.glob("web-ui-*.png"):
         assert file.stat().st_size > 10_000
+
+
+def test_without_a_browser_only_ci_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="^no browser, though CI installs one: apt-get install chromium$"):
+        chromium()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="^no browser: apt-get install chromium$"):
+        chromium()
