@@ -173,8 +173,8 @@ async def test_an_operator_finds_a_session_and_reads_how_it_stands(
 def test_without_a_browser_only_ci_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="^no browser, though CI installs one: apt-get install chromium$"):
+    with pytest.raises(pytest.fail.Exception, match=r"^no browser, though CI installs one: apt-get install chromium$"):
         chromium()
     monkeypatch.delenv("CI")
-    with pytest.raises(pytest.skip.Exception, match="^no browser: apt-get install chromium$"):
+    with pytest.raises(pytest.skip.Exception, match=r"^no browser: apt-get install chromium$"):
         chromium()
