@@ -6,6 +6,8 @@ was called, so a repeat writes the same bytes or finds them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from temporalio import activity
 from temporalio.common import RawValue
 
@@ -33,8 +35,10 @@ REOPENABLE = ("closed", "cancelled")
 class JournalingActivity:
     """Around the evidence store. It holds the journal keys and never sees the signing seed."""
 
-    def __init__(self, evidence: SealedEvidence) -> None:
+    def __init__(self, evidence: SealedEvidence, attributes: Callable[[], bool] = lambda: False) -> None:
+        """`attributes`: whether sessions can set the search attributes; it does not raise."""
         self._evidence = evidence
+        self._attributes = attributes
 
     @activity.defn(name=contract.ACTIVITY_OPEN)
     def open(self, request: OpenRequest) -> OpenResult:
@@ -69,7 +73,7 @@ class JournalingActivity:
                 entries=[request.entry],
             )
             head = self._write(life, batch, [])
-            return OpenResult(head=head, store_id=self._evidence.store.store_id)
+            return OpenResult(head=head, store_id=self._evidence.store.store_id, attributes=self._attributes())
 
     @activity.defn(name=contract.ACTIVITY_JOURNAL)
     def journal(self, request: JournalRequest, steps: RawValue) -> JournalResult:

@@ -73,10 +73,15 @@ class OpenRequest(Caller):
 
 
 class OpenResult(BaseModel):
-    """Chain head (hex) after the opening event, and the id of the store that holds it."""
+    """Chain head (hex) after the opening event, and the id of the store that holds it.
+
+    `attributes`: whether the namespace has all search attributes, so that the session may set them. None in the
+    history of a session that was opened before there were any: it tells nothing of itself that way.
+    """
 
     head: str
     store_id: str
+    attributes: bool | None = None
 
 
 class JournalRequest(Caller):

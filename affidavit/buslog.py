@@ -137,6 +137,18 @@ class BusLogReader:
             position = rows[-1][0]
             left = None if left is None else left - page
 
+    def topics(self) -> list[str]:
+        """Names of the topics that have a record, in order.
+
+        Raises:
+            BusLogError: The file is damaged, or a writer held it for too long.
+        """
+        try:
+            with closing(self._connection.execute("SELECT DISTINCT topic FROM records ORDER BY topic")) as cursor:
+                return [row[0] for row in cursor]
+        except sqlite3.Error as error:
+            raise explained(self._path, error) from error
+
     def close(self) -> None:
         """Closes the file; may be called again."""
         self._connection.close()

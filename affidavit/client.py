@@ -28,7 +28,7 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from affidavit import contract
+from affidavit import contract, describing
 from affidavit.codec import EncryptionCodec
 from affidavit.codec_keys import codec_from_environment
 from affidavit.contract import AttachResult, PromotionRequest, PromotionResult, SessionOutcome, SessionSpec
@@ -266,10 +266,8 @@ class SessionClient:
             result_type=SessionOutcome,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=reuse.ALLOW_DUPLICATE if spec.reopen else reuse.REJECT_DUPLICATE,
-            # At most 270 bytes, of the 400 that a server takes: cut characters, never a span's end.
-            static_summary=f"{literal(spec.agent.charter, 40)} {literal(spec.agent.version, 20)} · {spec.mode}",
-            static_details=f"charter {literal(spec.agent.charter)}, instance {literal(spec.agent.instance_uid)}, "
-            f"content {spec.content}",
+            static_summary=describing.summary(spec.agent, spec.mode),
+            static_details=describing.details(spec.agent, spec.content),
         )
 
 

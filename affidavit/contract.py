@@ -61,6 +61,21 @@ ACTIVITY_PROMOTE: Final = "promote"
 ACTIVITY_LIFECYCLE: Final = "lifecycle"
 ACTIVITY_OUTCOME: Final = "outcome"
 
+# -- search attributes and memo: what is seen of a session without a worker --------------------------------
+
+ATTRIBUTE_MODE: Final = "AffidavitMode"
+ATTRIBUTE_AGENT: Final = "AffidavitAgent"
+ATTRIBUTE_STATUS: Final = "AffidavitStatus"
+ATTRIBUTE_STOP_REASON: Final = "AffidavitStopReason"
+ATTRIBUTE_WAITING: Final = "AffidavitWaiting"
+ATTRIBUTE_COST: Final = "AffidavitCost"
+ATTRIBUTE_STEPS: Final = "AffidavitSteps"
+ATTRIBUTE_TOKENS: Final = "AffidavitTokens"
+ATTRIBUTE_BREAKER_TRIPPED: Final = "AffidavitBreakerTripped"
+
+MEMO_OUTCOME: Final = "AffidavitOutcome"
+"""Key of the memo with the facts of the end; see `affidavit.attributes.terminal_facts`."""
+
 # -- stable error types -------------------------------------------------------------------------------
 
 REFUSED_BAD_SPEC: Final = "BadSpec"

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from temporalio.client import Client
 
+from affidavit.registering import register
 from tests.support.failed_tasks import FailedTasks, forward_core_logs
 from tests.support.rig import Rig
 from workers.devserver import DevServer
@@ -61,6 +63,7 @@ def no_failed_tasks(request: pytest.FixtureRequest) -> Iterator[FailedTasks]:
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
     started = await DevServer.start(log=tmp_path_factory.mktemp("server") / "server.log", headless=True)
     try:
+        await register(await Client.connect(started.address, namespace=started.namespace))
         yield started
     finally:
         await started.stop()

@@ -22,8 +22,10 @@ from temporalio.client import Client
 
 from affidavit.codec_keys import codec_from_environment
 from affidavit.converter import data_converter
+from affidavit.errors import AffidavitError
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE, generate, write_public_keys
 from affidavit.exiting import leave
+from affidavit.registering import register
 from affidavit.stores.place import open_store
 from workers.devserver import DevServer, DevServerError, check_free, find_server
 from workers.logs import configure
@@ -137,6 +139,7 @@ async def run(data: DataDir, *, port: int | None, ui_port: int | None) -> None:
             store = open_store(data.evidence)
             converter = data_converter(store, codec)
             temporal = await Client.connect(server.address, namespace=server.namespace, data_converter=converter)
+            await register(temporal)
             workers = build_worker(temporal, settings, store=store)
             ready = {
                 "address": server.address,
@@ -169,7 +172,7 @@ def main() -> int:
         with contextlib.suppress(FileNotFoundError):
             configure("human", file=data.root / "worker.log")
         asyncio.run(run(data, port=arguments.port, ui_port=arguments.ui_port))
-    except (DevServerError, DataDirInUse) as error:
+    except (DevServerError, DataDirInUse, AffidavitError) as error:
         print(json.dumps({"error": str(error), "unusable": False}), flush=True)
         return 1
     except (DataDirError, *CONFIGURATION_ERRORS, OSError) as error:

@@ -35,6 +35,7 @@ from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.place import open_store
+from workers.asking import SearchAttributesThere
 from workers.buses import make_bus
 from workers.settings import SettingsError, WorkerSettings
 from workers.telemetry import LiveMeter
@@ -143,7 +144,7 @@ def build_worker(
     if "session" in settings.roles:
         bus = bus or make_bus(settings)
         closers.append(bus.close)
-        journaling = JournalingActivity(evidence)
+        journaling = JournalingActivity(evidence, SearchAttributesThere(client, asyncio.get_running_loop()))
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
             journaling.open,

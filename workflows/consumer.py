@@ -113,6 +113,7 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
+            presenting.show(self._registration, state, None)
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class Consumer:
             try:
                 if isinstance(pending.request, OpenRequest):
                     opened = await stages.open_session(pending.request)
-                    state.store_id, head = opened.store_id, opened.head
+                    state.store_id, state.attributes, head = opened.store_id, opened.attributes, opened.head
                 else:
                     head = (await stages.journal(pending.request, self.pending_steps)).head
             except ActivityError as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from temporalio import workflow
 
+from affidavit.attributes import cost
 from affidavit.contract import SessionOutcome, SessionView, Stalled
+from affidavit.describing import summary
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.markdown import literal
 from workflows.inbox import Inbox
@@ -77,25 +80,56 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
 
 def show(registration: Registration, state: SessionState, outcome: SessionOutcome | None) -> None:
     """Set the current details of the Web UI; they cost no history event."""
-    ledger, agent = state.ledger, state.ledger.agent
-    life = outcome.status if outcome else ("poisoned" if state.poisoned else "open")
+    workflow.set_current_details(page(registration, state, outcome))
+
+
+def page(registration: Registration, state: SessionState, outcome: SessionOutcome | None) -> str:
+    """A session on one screen, as Markdown. The static summary is its title, because only a first run has one."""
+    ledger, agent, spec = state.ledger, state.ledger.agent, registration.spec
     stop_reason_id = outcome.stop_reason_id if outcome else ledger.stop_reason_id
     rows = [
-        ("state", life),
-        ("agent", f"{literal(agent.charter)} {literal(agent.version)} ({literal(agent.instance_uid)})"),
-        ("mode", f"{registration.spec.mode}, content {registration.spec.content}"),
+        ("state", _headline(state, outcome)),
+        ("instance", literal(agent.instance_uid)),
+        ("content", spec.content),
+        ("run", str(state.runs)),
+        ("steps", f"{ledger.steps}, {ledger.rejected} rejected, {state.repeated} repeated"),
         ("events", f"{ledger.count} journaled, {state.published} published"),
         ("tool calls", f"{ledger.totals.tool_allowed} allowed, {ledger.totals.tool_blocked} blocked"),
         ("tokens", f"{ledger.totals.prompt_tokens} prompt, {ledger.totals.completion_tokens} completion"),
-        ("rejected", str(ledger.rejected)),
+        ("cost", f"{cost(ledger.totals.cost_usd_micros)} USD"),
+        ("breaker", "tripped" if ledger.breaker.open else "closed"),
         ("stop reason", caption(StopReason(stop_reason_id))),
         ("chain head", f"`{ledger.head}`"),
     ]
     if outcome is not None and outcome.receipt_id is not None:
         rows.append(("receipt", f"`{outcome.receipt_id}`"))
+    if outcome is not None and outcome.trajectory_digest is not None:
+        rows.append(("trajectory", f"`{outcome.trajectory_digest}`"))
     if state.poisoned is not None:
         rows.append(("capture incomplete", literal(state.poisoned, 200)))
-    lines = ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows)]
-    lines += ["", "| sequence | event | status |", "| --- | --- | --- |"]
-    lines += [f"| {s.sequence} | {s.action} | {'ok' if s.status_id == 1 else 'failed'} |" for s in ledger.tail]
-    workflow.set_current_details("\n".join(lines))
+    lines = [f"**{summary(agent, spec.mode)}**", "", "| | |", "| --- | --- |"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    lines += ["", "| sequence | time (UTC) | event | status |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {event.sequence} | {_time(event.time)} | {literal(event.action)} | {_ok(event.status_id)} |"
+        for event in ledger.tail
+    ]
+    return "\n".join(lines)
+
+
+def _headline(state: SessionState, outcome: SessionOutcome | None) -> str:
+    if outcome is not None:
+        return outcome.status
+    if state.poisoned is not None:
+        return "capture incomplete"
+    if state.closing:
+        return "closing"
+    return "open" if state.opened else "opening"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def _ok(status_id: int) -> str:
+    return "ok" if status_id == 1 else "failed"

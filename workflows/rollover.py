@@ -60,9 +60,11 @@ class Rollover:
             waiting = self._inbox.bytes
             await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
             return
+        # The memo is not handed on by itself; as it came, because whoever started the session may have put it there.
+        memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}
         # The next run goes to the build that sessions start on now. Without worker versioning this means nothing.
         behavior = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
-        workflow.continue_as_new(args=arguments, initial_versioning_behavior=behavior)
+        workflow.continue_as_new(args=arguments, memo=memo, initial_versioning_behavior=behavior)
 
     def _stands_still(self) -> bool:
         return self._consumer.parked and self._consumer.publishing < 0

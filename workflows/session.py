@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.version import VERSION
     from workflows import handover, metrics, presenting
     from workflows.admission import IDENTITY, accepted, enforced
+    from workflows.attributes import Attributes
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
@@ -88,6 +89,7 @@ class AgentSession:
         self._consumer = Consumer(self._registration, self._state, self._inbox, lambda: guards.waiting > 0, steps)
         self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer)
         self._timers = Timers(self._registration.spec.limits, self._state, self._inbox, self._consumer)
+        self._attributes = Attributes(self._registration, self._state)
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> SessionOutcome:
@@ -105,6 +107,7 @@ class AgentSession:
                 self._consumer.publish(),
                 self._timers.idle(),
                 self._timers.gaps(),
+                self._attributes.follow(),
             )
         ]
 
@@ -130,6 +133,7 @@ class AgentSession:
             # It has ended; a cancel that comes now takes nothing back.
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(workflow.all_handlers_finished)
+        self._attributes.end(outcome)
         if outcome.status in ("quarantined", "abandoned"):
             type_ = contract.FAILED_QUARANTINED if self._state.opened else contract.FAILED_OPEN
             raise ApplicationError(

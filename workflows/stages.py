@@ -57,6 +57,7 @@ async def embed(request: bytes, *, generation: str, first: int, last: int) -> Em
             result_type=EmbedResult,
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
+            summary="model responses",
         )
     except ActivityError as error:
         workflow.logger.warning("embedding failed, not assessed: %s", error.cause)

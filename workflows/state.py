@@ -97,6 +97,14 @@ class Refusals(BaseModel):
         return {"reason": reason, "count": self.untold.pop(reason)}
 
 
+class Shown(BaseModel):
+    """What the search attributes said at the last transition; they survive a rollover, so it is handed on."""
+
+    status: str
+    tripped: bool = False
+    waiting: str | None = None
+
+
 class SessionState(BaseModel):
     """The session between two workflow tasks."""
 
@@ -130,6 +138,9 @@ class SessionState(BaseModel):
     unprocessed: int = 0
     unprocessed_sha256: str = ""
     refusals: Refusals = Refusals()
+    attributes: bool | None = None
+    """Whether the opening activity found all search attributes; None where it did not say."""
+    shown: Shown | None = None
 
     def admit(self, now_ms: int) -> int:
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""

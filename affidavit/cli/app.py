@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from affidavit.cli import audit, codec, embedded, keys, offline, replay, sessions, topics, trajectory
+from affidavit.cli import audit, codec, doctor, embedded, keys, offline, replay, sessions, topics, trajectory
 from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
 from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
@@ -29,7 +29,7 @@ app = typer.Typer(
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
     "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
-    "Operate": (codec.codec_server,),
+    "Operate": (doctor.setup, doctor.doctor, codec.codec_server),
     "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen),
 }
 for _panel, _commands in _GROUPS.items():

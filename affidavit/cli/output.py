@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from affidavit.attributes import cost
 from affidavit.buslog import BusLogError
 from affidavit.errors import AffidavitError, AffidavitUnavailable
 from affidavit.evidence.bundle import BundleExists, NothingToBundle
@@ -28,7 +29,6 @@ from affidavit.evidence.text import printable
 from affidavit.stores.errors import IntegrityError, StorePlaceError, TransientError
 from affidavit.stores.place import Place, place_of
 
-MICROS = 1_000_000
 CHOOSE = "(choose the folder with --data-dir)"
 LINE_CHARS = 600
 """An error is one line of at most so many characters."""
@@ -211,7 +211,7 @@ def totals_rows(totals: Mapping[str, int]) -> dict[str, str]:
         "tool calls": f"{totals['tool_calls']}{blocked}",
         "tokens": f"{totals['prompt_tokens']} prompt ({totals['cached_tokens']} cached), "
         f"{totals['completion_tokens']} completion",
-        "cost": f"{totals['cost_usd_micros'] // MICROS}.{totals['cost_usd_micros'] % MICROS:06d} USD",
+        "cost": f"{cost(totals['cost_usd_micros'])} USD",
     }
 
 
