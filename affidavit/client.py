@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
+from affidavit.granting import Grants
+from affidavit.grants import holder_of
 from affidavit.handle import SessionHandle
 from affidavit.markdown import literal
 from affidavit.offloading import opened_in
 from affidavit.outgoing import Step, checked_id, checked_spec
-from affidavit.rpc import RETRY_TIMEOUT_S, persist, translated
+from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
 from affidavit.stores.local import DirectoryStore
@@ -71,6 +73,7 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | None = None,
+        holder: str | None = None,
     ) -> None:
         """Takes a connected Temporal client whose data converter is `affidavit.converter.data_converter(store)`.
 
@@ -79,12 +82,16 @@ class SessionClient:
             admit_timeout: seconds that an open or an admit may take.
             retry_timeout: seconds that a call may fail on end, where failing may pass, before its caller is told.
             store: the workers' evidence store, where this client shares it.
+            holder: who this client addresses sessions as. Sessions that it did not open itself it then awaits, looks
+                at, cancels and wakes only with a grant (docs/addressing.md); None checks nothing.
         """
         self.temporal = client
+        self.holder = None if holder is None else checked_id(holder)
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
         self._store = store
         self._task_queue = task_queue
+        self.grants = Grants(client, task_queue, retry_timeout)
 
     @classmethod
     async def connect(
@@ -96,6 +103,7 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | Path | None = None,
+        holder: str | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
@@ -103,6 +111,7 @@ class SessionClient:
             task_queue: where workers poll for sessions; by default as `AFFIDAVIT_TASK_QUEUE` says.
             store: the workers' evidence store or its directory, where this machine has it too. A message may then
                 have up to 16 MiB, because a big one goes there and not through Temporal.
+            holder: who this client addresses sessions as, see `SessionClient`.
 
         Raises:
             AffidavitUnavailable: nothing answers there, or the directory holds no evidence store.
@@ -123,7 +132,14 @@ class SessionClient:
                 f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
             ) from error
         task_queue = task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE
-        return cls(client, task_queue=task_queue, admit_timeout=admit_timeout, retry_timeout=retry_timeout, store=store)
+        return cls(
+            client,
+            task_queue=task_queue,
+            admit_timeout=admit_timeout,
+            retry_timeout=retry_timeout,
+            store=store,
+            holder=holder,
+        )
 
     def message_bytes(self, session_id: str) -> int:
         """The largest message that a session takes from this client: more where both share an evidence store."""
@@ -153,7 +169,7 @@ class SessionClient:
 
         async def attempt() -> AttachResult:
             start = self._start(session_id, checked, argument)
-            with _heard(start):
+            with heard(start):
                 answer: AttachResult = await self.temporal.execute_update_with_start_workflow(
                     contract.UPDATE_ATTACH,
                     argument,
@@ -172,6 +188,9 @@ class SessionClient:
                     attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
             except TimeoutError as error:
                 raise AffidavitUnavailable(await self.missing()) from error
+        if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
+            # The first grant of a child. Opening it again repeats what a crash has left out.
+            await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
         return SessionHandle(self, session_id, attached)
 
     @asynccontextmanager
@@ -190,6 +209,15 @@ class SessionClient:
             SessionRefused: the id is none.
         """
         return SessionHandle(self, checked_id(session_id), None)
+
+    async def check_grant(self, session_id: str) -> None:
+        """That this client's holder may address a session.
+
+        Raises:
+            SessionRefused: type NotGranted.
+        """
+        if self.holder is not None:
+            await self.grants.check(self.holder, session_id)
 
     async def promote(self, session_id: str, generation: str) -> PromotionResult:
         """Have the trajectory of an unsigned session attested, from what lies in the evidence store alone.
@@ -273,14 +301,3 @@ def _existing(root: Path) -> EvidenceStore:
         return DirectoryStore(root, create=False)
     except (OSError, EvidenceStoreMismatch, IntegrityError) as error:
         raise AffidavitUnavailable(f"{printable(root.name)} holds no evidence store that can be used") from error
-
-
-@contextmanager
-def _heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
-    """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
-    listening = asyncio.create_task(start.workflow_handle())
-    listening.add_done_callback(lambda task: task.cancelled() or task.exception())
-    try:
-        yield
-    finally:
-        listening.cancel()

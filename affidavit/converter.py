@@ -11,7 +11,7 @@ from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 
-from affidavit.offloading import IN_PROCESS, offloading_converter
+from affidavit.offloading import IN_PROCESS, INLINE, offloading_converter
 from affidavit.stores.base import EvidenceStore
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -50,3 +50,8 @@ def raw_json(data: bytes) -> RawValue:
 def local_json(data: bytes) -> RawValue:
     """The same for a local activity, whose input goes nowhere: it is not kept in the store either."""
     return RawValue(Payload(metadata={"encoding": b"json/plain", IN_PROCESS: b"true"}, data=data))
+
+
+def inline_json(data: bytes) -> RawValue:
+    """The same for an answer that must not go to the store: whoever asked need not share it. At most 2 MB."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain", INLINE: b"true"}, data=data))

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
+    WithStartWorkflowOperation,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -142,6 +143,17 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
     if error.status is RPCStatusCode.NOT_FOUND:
         return _Fault.FINAL if _NO_NAMESPACE.match(error.message) else _Fault.GONE
     return _Fault.LOST if error.status in _PASSING else _Fault.FINAL
+
+
+@contextmanager
+def heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
+    """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
+    listening = asyncio.create_task(start.workflow_handle())
+    listening.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        yield
+    finally:
+        listening.cancel()
 
 
 class Line:

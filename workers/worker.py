@@ -32,6 +32,7 @@ from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.local import DirectoryStore
 from workers.settings import SettingsError, WorkerSettings
+from workflows.grants import GrantBook
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
@@ -143,7 +144,7 @@ def build_worker(
             TrajectoryActivity(evidence).write,
             PublishingActivity(store, bus, keys).publish,
         ]
-        workflows = [AgentSession, TrajectoryPromotion]
+        workflows = [AgentSession, TrajectoryPromotion, GrantBook]
         workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows))
     if "signing" in settings.roles:
         signer = settings.read_signer()
