@@ -25,6 +25,7 @@ from activities.receipts import Receipts
 from activities.sealed import SealedEvidence
 from activities.signing import SigningActivity
 from activities.trajectory import TrajectoryActivity
+from activities.waking import WakingActivity
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
@@ -135,6 +136,7 @@ def build_worker(
         bus = bus or SqliteBus(settings.bus)
         closers.append(bus.close)
         journaling = JournalingActivity(evidence)
+        waking = WakingActivity(client, settings.task_queue)
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
             journaling.open,
@@ -143,6 +145,8 @@ def build_worker(
             journaling.outcome,
             TrajectoryActivity(evidence).write,
             PublishingActivity(store, bus, keys).publish,
+            waking.locate,
+            waking.deliver,
         ]
         workflows = [AgentSession, TrajectoryPromotion, GrantBook]
         workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows))

@@ -34,6 +34,14 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.assessment import EMBED_ATTEMPTS, EmbedResult
     from affidavit.converter import local_json, raw_json
     from affidavit.publishing_api import PublishRequest, PublishResult
+    from affidavit.waking_api import (
+        ACTIVITY_DELIVER,
+        ACTIVITY_LOCATE,
+        DeliverRequest,
+        DeliverResult,
+        LocateRequest,
+        LocateResult,
+    )
 
 T = TypeVar("T")
 
@@ -45,6 +53,7 @@ _RETRY = RetryPolicy(
 # A session moves again within 20 s of a kill (H6): what a dead worker held comes back after these limits.
 _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
+_WAKE_LIMIT = timedelta(seconds=15)
 
 
 async def embed(request: bytes) -> EmbedResult | None:
@@ -107,6 +116,32 @@ async def publish(request: PublishRequest) -> PublishResult:
         heartbeat_timeout=_HEARTBEAT,
         retry_policy=_RETRY,
         summary=f"{kind} {request.first}-{request.last}",
+    )
+    return result
+
+
+async def locate(request: LocateRequest) -> LocateResult:
+    """Find the lives that wakes go to."""
+    result: LocateResult = await workflow.execute_activity(
+        ACTIVITY_LOCATE,
+        request,
+        result_type=LocateResult,
+        start_to_close_timeout=_WAKE_LIMIT,
+        retry_policy=_RETRY,
+        summary=f"{len(request.targets)} targets",
+    )
+    return result
+
+
+async def deliver(request: DeliverRequest) -> DeliverResult:
+    """Send wakes to their targets, those that go now."""
+    result: DeliverResult = await workflow.execute_activity(
+        ACTIVITY_DELIVER,
+        request,
+        result_type=DeliverResult,
+        start_to_close_timeout=_WAKE_LIMIT,
+        retry_policy=_RETRY,
+        summary=f"{len(request.wakes)} wakes",
     )
     return result
 

@@ -25,6 +25,7 @@ from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, EventSummary, S
 from workflows.attempts import Attempts
 from workflows.breaker import BreakerState
 from workflows.producers import Producers
+from workflows.wakes import Wakes
 
 STATE_VERSION = 1
 TAIL = 10
@@ -130,6 +131,7 @@ class SessionState(BaseModel):
     unprocessed: int = 0
     unprocessed_sha256: str = ""
     refusals: Refusals = Refusals()
+    wakes: Wakes = Wakes()
 
     def admit(self, now_ms: int) -> int:
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""
