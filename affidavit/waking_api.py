@@ -21,11 +21,11 @@ ACTIVITY_DELIVER: Final = "deliver_wakes"
 WAKE_BYTES: Final = 64 * 1024
 """A wake step as text, at most: it is a nudge, and waits in the state of the sender until it is delivered."""
 
-WAKES_LISTED: Final = 96
+WAKES_LISTED: Final = 64
 """Unacknowledged wakes that a session lists; the event log has all of them."""
-WAKE_INPUT_BYTES: Final = 6 * 1024
+WAKE_INPUT_BYTES: Final = 4 * 1024
 """Inputs that stand in that list, all together; the others stand in the captures alone."""
-WAKE_SENDERS: Final = 200
+WAKE_SENDERS: Final = 128
 """Sessions whose last wake is remembered, so that none is taken twice."""
 
 OUTBOX_WAKES: Final = 64

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel
 
 from affidavit.evidence.text import printable
 from affidavit.grants import (
@@ -34,29 +33,52 @@ class Refused(Exception):
         self.type = type_
 
 
-class GrantTable(BaseModel):
-    """All grants: descriptors by session and holder. Every change is checked whole before any of it is made."""
+class GrantState(BaseModel):
+    """What a run of the book hands to the next: descriptors by session and holder, and the holders that were deleted,
+    the latest last."""
 
     state_version: int = STATE_VERSION
     runs: int = 1
     grants: dict[str, dict[str, str]] = {}
     deleted: list[str] = []
-    """Holders that were deleted, the latest last."""
-    _held: dict[str, dict[str, None]] = PrivateAttr(default_factory=dict)
-    """Sessions by holder; a dict, because the order of a set would not repeat."""
-    _count: int = PrivateAttr(default=0)
-    _bytes: int = PrivateAttr(default=0)
 
-    def model_post_init(self, _context: object) -> None:
-        """Build what follows from the grants."""
+
+class GrantTable:
+    """All grants. Every change is checked whole before any of it is made.
+
+    `count` is how many there are. No model itself: a request may touch all of them, in a part of the two seconds that
+    a workflow has, and attributes of a model cost a microsecond each.
+    """
+
+    def __init__(self, state: GrantState | None = None) -> None:
+        self._state = state = state or GrantState()
+        self.grants = state.grants
+        self.count = 0
+        self._bytes = 0
+        # A dict, because the order of a set would not repeat.
+        self._held: dict[str, dict[str, None]] = {}
         for session, holders in self.grants.items():
             for holder, descriptor in holders.items():
                 self._add(session, holder, descriptor)
 
     @property
-    def count(self) -> int:
-        """How many grants there are."""
-        return self._count
+    def runs(self) -> int:
+        """How many runs the book has had, this one included."""
+        return self._state.runs
+
+    @property
+    def deleted(self) -> list[str]:
+        """Holders that were deleted, the latest last."""
+        return self._state.deleted
+
+    @classmethod
+    def load(cls, data: bytes) -> GrantTable:
+        """What `dump` gave; raises `ValidationError` for anything else."""
+        return cls(GrantState.model_validate_json(data))
+
+    def dump(self) -> bytes:
+        """The state as JSON, for the next run."""
+        return self._state.model_copy(update={"runs": self.runs + 1}).model_dump_json().encode("utf-8")
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -66,14 +88,14 @@ class GrantTable(BaseModel):
         Raises:
             Refused: the book is full.
         """
-        count, size = self._count, self._bytes
+        count, size = self.count, self._bytes
         for session in self._granted(request):
             before = self.grants.get(session, {}).get(request.holder)
             count += before is None
             size += _size(session, request.holder, request.descriptor)
             size -= 0 if before is None else _size(session, request.holder, before)
         if count > GRANTS:
-            raise Refused(REFUSED_GRANTS_FULL, f"grants full: {self._count} of {GRANTS}")
+            raise Refused(REFUSED_GRANTS_FULL, f"grants full: {self.count} of {GRANTS}")
         if size > BOOK_BYTES and size > self._bytes:
             raise Refused(REFUSED_GRANTS_FULL, f"grants full: {self._bytes} of {BOOK_BYTES} bytes")
 
@@ -128,7 +150,7 @@ class GrantTable(BaseModel):
         sessions = list(self._held.get(holder, {}))
         for session in sessions:
             self._take(session, holder)
-        self.deleted = [*(each for each in self.deleted if each != holder), holder][-DELETED_HOLDERS:]
+        self._state.deleted = [*(each for each in self.deleted if each != holder), holder][-DELETED_HOLDERS:]
         return [Revoked(session_id=session, others=session in self.grants) for session in sessions]
 
     # -- questions -------------------------------------------------------------------------------------
@@ -164,13 +186,14 @@ class GrantTable(BaseModel):
         )
 
     def _put(self, session: str, holder: str, descriptor: str) -> None:
-        self._take(session, holder)
+        if self.holds(holder, session):
+            self._take(session, holder)
         self.grants.setdefault(session, {})[holder] = descriptor
         self._add(session, holder, descriptor)
 
     def _add(self, session: str, holder: str, descriptor: str) -> None:
         self._held.setdefault(holder, {})[session] = None
-        self._count += 1
+        self.count += 1
         self._bytes += _size(session, holder, descriptor)
 
     def _take(self, session: str, holder: str) -> str | None:
@@ -183,14 +206,16 @@ class GrantTable(BaseModel):
         del self._held[holder][session]
         if not self._held[holder]:
             del self._held[holder]
-        self._count -= 1
+        self.count -= 1
         self._bytes -= _size(session, holder, descriptor)
         return descriptor
 
 
+_AROUND = len('{"session_id":"","holder":"","descriptor":""},')
+
+
 def _size(session: str, holder: str, descriptor: str) -> int:
-    """Bytes of a grant as JSON, in the state as in an answer."""
-    return len(json.dumps([session, holder, descriptor], ensure_ascii=False).encode("utf-8")) + len(_KEYS)
-
-
-_KEYS = '{"session_id":,"holder":,"descriptor":},'
+    """Bytes of a grant as JSON, as an answer has it; by arithmetic, because thousands are counted in one task."""
+    text = f"{session}{holder}{descriptor}"
+    size = len(text) if text.isascii() else len(text.encode("utf-8"))
+    return size + text.count('"') + text.count("\\") + _AROUND

@@ -49,7 +49,7 @@ class GrantBook:
         self._table, self._unreadable = GrantTable(), ""
         if raw.payload.data:
             try:
-                self._table = GrantTable.model_validate_json(raw.payload.data)
+                self._table = GrantTable.load(raw.payload.data)
             except ValidationError as error:
                 self._unreadable = f"invalid state of a grant book: {error.error_count()} errors"
 
@@ -62,8 +62,7 @@ class GrantBook:
             # A cancel ends nothing: with the book every permission would be gone. Terminating it is possible.
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(self._is_due)
-        handed_on = self._table.model_copy(update={"runs": self._table.runs + 1})
-        workflow.continue_as_new(args=[raw_json(handed_on.model_dump_json().encode("utf-8"))])
+        workflow.continue_as_new(args=[raw_json(self._table.dump())])
 
     # -- updates ---------------------------------------------------------------------------------------
 
