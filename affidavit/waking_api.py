@@ -6,6 +6,7 @@ sent is `affidavit.steps.Woken`, in a signal of its own.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel
@@ -23,7 +24,7 @@ WAKE_BYTES: Final = 64 * 1024
 
 WAKES_LISTED: Final = 64
 """Unacknowledged wakes that a session lists; the event log has all of them."""
-WAKE_INPUT_BYTES: Final = 4 * 1024
+WAKE_INPUT_BYTES: Final = 3 * 1024
 """Inputs that stand in that list, all together; the others stand in the captures alone."""
 WAKE_SENDERS: Final = 128
 """Sessions whose last wake is remembered, so that none is taken twice."""
@@ -78,14 +79,24 @@ class DeliverResult(BaseModel):
 class WakeNote(BaseModel):
     """One unacknowledged wake; `sequence` is its event in this session's log.
 
-    `input_omitted`: the input is too large for the list; it stands in the capture of that event.
+    `input_json`: the input as JSON text, in ASCII, because it may hold what no other JSON does; None if it is too large
+    for the list. It stands in the capture of that event.
     """
 
     sequence: int
     wake_id: str
     source: WakeSource
-    input: Any = None
-    input_omitted: bool = False
+    input_json: str | None = None
+
+    @property
+    def input(self) -> Any:
+        """The input; None where it was left out, as for an input that is null."""
+        return None if self.input_json is None else json.loads(self.input_json)
+
+    @property
+    def input_omitted(self) -> bool:
+        """Whether the input stands in the capture alone."""
+        return self.input_json is None
 
 
 class WakesResult(BaseModel):

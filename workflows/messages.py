@@ -47,6 +47,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER_DIGITS = 4_000
 """Python refuses to read longer integers, at a limit that the environment can move; this one stands still."""
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
+_SEQUENCE_BYTES = 32
 _LONG_NUMBER = b"0" * (_INTEGER_DIGITS + 1)
 
 
@@ -313,7 +314,8 @@ def check_submission(payload: Payload) -> None:
 def read_sequence(args: Sequence[RawValue]) -> int | None:
     """A sequence that is the only argument of a message; None where it is none."""
     try:
-        value = parse(payload_text(one_argument([arg.payload for arg in args])))
+        payload = one_argument([arg.payload for arg in args])
+        value = parse(payload_text(payload)) if len(payload.data) <= _SEQUENCE_BYTES else None
     except Unreadable:
         return None
     return value if type(value) is int and 0 <= value <= MAX_INTEGER else None

@@ -48,9 +48,10 @@ class Wakes(BaseModel):
             self.unlisted += 1
             return
         source = WakeSource.model_validate(step["source"])
-        note = WakeNote(sequence=sequence, wake_id=step["wake_id"], source=source, input=step["input"])
-        if _size(note.input) + sum(_size(each.input) for each in self.listed) > WAKE_INPUT_BYTES:
-            note.input, note.input_omitted = None, True
+        text: str | None = json.dumps(step["input"], ensure_ascii=True, separators=(",", ":"))
+        if len(text or "") + sum(len(note.input_json or "") for note in self.listed) > WAKE_INPUT_BYTES:
+            text = None
+        note = WakeNote(sequence=sequence, wake_id=step["wake_id"], source=source, input_json=text)
         self.listed = [*self.listed, note]
 
     def acknowledge(self, through: int) -> None:
@@ -114,7 +115,3 @@ class Outbox:
     def settle(self, wake_ids: set[str]) -> None:
         """Take out what is done with."""
         self.wakes = [wake for wake in self.wakes if wake.wake_id not in wake_ids]
-
-
-def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=True, separators=(",", ":")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from affidavit.activity_api import Entry
@@ -80,6 +81,17 @@ def test_p18_a_large_input_is_named_and_left_in_its_capture() -> None:
     wakes.came(2, step(2, None))
     large, small = wakes.after(-1).wakes
     assert (large.input, large.input_omitted, small.input, small.input_omitted) == (None, True, None, False)
+
+
+def test_p18_an_input_that_no_other_json_holds_can_be_handed_on() -> None:
+    """Half a surrogate pair, no number, deep nesting: another client may have sent it."""
+    wakes = Wakes()
+    wakes.came(1, step(1, ["\ud800", float("nan"), 10**30]))
+    wakes.came(2, step(2, json.loads("[" * 500 + "]" * 500)))
+    again = Wakes.model_validate_json(wakes.model_dump_json())
+    assert again.listed[0].input[0] == "\ud800"
+    assert again.listed[0].input[2] == 10**30
+    assert again == wakes
 
 
 def test_p18_a_wake_without_a_target_goes_nowhere_and_a_full_outbox_says_so() -> None:

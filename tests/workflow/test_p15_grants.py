@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, W
 from temporalio.exceptions import ApplicationError
 
 from affidavit import contract, granting
+from affidavit.cli import run as command
 from affidavit.converter import data_converter
 from affidavit.errors import AffidavitUnavailable, SessionRefused
 from affidavit.granting import Grants
@@ -247,6 +249,35 @@ async def test_p15_the_book_survives_a_cancel_and_a_bad_start_ends(running: Rig,
         return (await foreign.describe()).status
 
     await eventually(status, lambda found: found is WorkflowExecutionStatus.FAILED)
+
+
+async def test_p15_the_command_line_grants_lists_moves_and_deletes(
+    running: Rig, book: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", running.client.temporal.service_client.config.target_host)
+    monkeypatch.setenv("AFFIDAVIT_TASK_QUEUE", running.settings.task_queue)
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(command, ["grant", *arguments])
+        return code, "".join(capsys.readouterr())
+
+    session = await running.open(session_id=f"cli-{book[7:]}")
+    name = session.session_id
+    assert await run("grant", "ann", name, "s2", "--descriptor", "on call") == (0, "granted: 2\n")
+    code, out = await run("list", "ann", "--live-only", "--json")
+    assert (code, json.loads(out)) == (0, [{"session_id": name, "holder": "ann", "descriptor": "on call"}])
+    assert await run("transfer", "ann", "bob", "s2", "s3") == (1, "error: ann holds no grant of s3\n")
+    assert await run("transfer", "ann", "bob", "s2", name) == (0, "moved: 2\n")
+    code, out = await run("holders", name)
+    assert (code, out.split()) == (0, ["bob", "on", "call", "1", "grants"])
+    assert await run("revoke", "bob", "s2") == (0, "revoked: 1\n")
+    code, out = await run("delete-holder", "bob", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {"holder": "bob", "revoked": [name], "orphaned": [name], "preserved": []},
+    )
+    assert (await run("grant", "ann", "no id"))[0] == 2
+    await session.close()
 
 
 async def test_p15_without_a_worker_the_answer_is_unavailable_not_allowed(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from activities.waking import WakingActivity
 from affidavit import contract
 from affidavit.client import SessionHandle
+from affidavit.contract import Limits
 from affidavit.errors import AffidavitUnavailable, SessionRefused
+from affidavit.steps import step_schemas
 from affidavit.waking_api import WakeNote, WakeToDeliver
 from tests.support.bare import Bare, Json, call
 from tests.support.foreign import json_payload
 from tests.support.grants import book as book
 from tests.support.oracle import sha256
 from tests.support.rig import AGENT, Rig, actions
+from tests.support.sending import Sending
 from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
 from workflows import waking
@@ -39,26 +41,6 @@ async def woken(session: SessionHandle, count: int) -> list[WakeNote]:
 
 def wakes_in(events: list[Json]) -> list[Json]:
     return [event for event in events if event["payload"]["action"] == "wake"]
-
-
-class Sending:
-    """Steps into the sending of wakes by workers of this process."""
-
-    def __init__(self, patched: pytest.MonkeyPatch) -> None:
-        self.sent: list[str] = []
-        self.before: Callable[[WakeToDeliver], None] = lambda _: None
-        self.after: Callable[[WakeToDeliver], None] = lambda _: None
-        send = WakingActivity._send
-
-        async def stepped_in(activity: WakingActivity, wake: WakeToDeliver, message: bytes) -> None:
-            self.before(wake)
-            await send(activity, wake, message)
-            self.sent.append(wake.wake_id)
-            self.after(wake)
-
-        patched.setattr(WakingActivity, "_send", stepped_in)
-        patched.setattr(waking, "FIRST_PAUSE_S", 0.1)
-        patched.setattr(waking, "LONGEST_PAUSE_S", 0.1)
 
 
 @pytest.fixture
@@ -299,8 +281,6 @@ async def test_p16_a_wake_target_that_was_deleted_is_cleared_on_the_next_wake(
 
 async def test_p18_a_wake_is_no_sign_of_life_of_its_targets_runtime(running: Rig, book: str) -> None:
     """A session that others wake closes itself all the same when its own runtime is silent (F6)."""
-    from affidavit.contract import Limits
-
     target = await running.open(limits=Limits(idle_close_s=2))
     session = await running.open()
     ending = asyncio.create_task(target.result())
@@ -311,9 +291,7 @@ async def test_p18_a_wake_is_no_sign_of_life_of_its_targets_runtime(running: Rig
     await session.close()
 
 
-async def test_p18_the_step_has_a_schema(running: Rig) -> None:
-    from affidavit.steps import step_schemas
-
+def test_p18_the_step_has_a_schema() -> None:
     schema = step_schemas()["wake"]
     assert schema["required"] == ["kind", "input"]
     assert "target" in schema["properties"]

@@ -14,10 +14,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from affidavit import contract
 from affidavit.cli import run as command
 from affidavit.client import SessionHandle
-from affidavit.errors import SessionFailed, SessionRefused
+from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
 from affidavit.stores.local import DirectoryStore
 from tests.support.bare import Bare, asked, call, said
+from tests.support.grants import book as book
 from tests.support.rig import AGENT, Rig
+from tests.support.sending import Sending
 from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
 from tests.workflow.test_a4_reopening import lives
@@ -251,7 +253,7 @@ async def test_p19_what_cannot_be_believed_or_still_runs_is_left(running: Rig, c
     assert (code, report["pruned"], report["left"][0]["why"]) == (1, [], "authentication failed")
     assert names(folder) == before
     outcome.write_bytes(genuine)
-    # An outcome beside a session that runs: somebody's copy, or its last moment.
+    # One that runs is not looked at, whatever ends beside it.
     alive = await signed(running, "runs-on")
     await (await signed(running, "donor")).close()
     stem = running.folder("runs-on")
@@ -259,6 +261,37 @@ async def test_p19_what_cannot_be_believed_or_still_runs_is_left(running: Rig, c
     assert (code, sorted(each["session_id"] for each in report["pruned"])) == (0, ["donor", "forged"])
     assert "journal/000000000000.ndjson" in names(stem)
     assert (await alive.close()).status == "closed"
+
+
+async def test_p19_a_session_whose_execution_has_not_ended_yet_is_left(
+    running: Rig, cli: Prune, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome is sealed, and it waits for a last wake to go out."""
+    deaf = True
+
+    def silent(_: object) -> None:
+        if deaf:
+            raise AffidavitUnavailable("the target does not answer")
+
+    Sending(monkeypatch).before = silent
+    target = await running.open()
+    session = await signed(running, "last-words", wake_target=target.session_id)
+    await session.wake("good-bye")
+    ending = asyncio.create_task(session.close())
+
+    async def sealed() -> bool:
+        return "outcome.json" in names(running.folder("last-words"))
+
+    await eventually(sealed, bool, within=LIMIT_S)
+    code, report = await cli.report("--closed-before", LATER)
+    assert (code, report["pruned"]) == (1, [])
+    assert [each["why"] for each in report["left"]] == ["its execution has not ended yet"]
+    assert "journal/000000000000.ndjson" in names(running.folder("last-words"))
+    deaf = False
+    assert (await ending).status == "closed"
+    assert (await target.close()).event_count == 2
+    code, report = await cli.report("--closed-before", LATER)
+    assert (code, len(report["pruned"]), report["left"]) == (0, 2, [])
 
 
 async def test_p19_without_a_server_or_a_key_nothing_is_erased(
