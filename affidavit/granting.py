@@ -23,10 +23,10 @@ from affidavit.evidence.text import printable
 from affidavit.grants import (
     Changed,
     DeletedHolder,
-    DeleteHolderRequest,
     Grant,
     GrantList,
     GrantRequest,
+    HolderRequest,
     HolderRevoked,
     HoldsRequest,
     RevokeRequest,
@@ -96,7 +96,7 @@ class Grants:
     async def delete_holder(self, holder: str) -> DeletedHolder:
         """Revoke everything that a holder has; nothing is cancelled. Wake targets that name it are cleared on the next
         wake. A repeat finds nothing to revoke."""
-        request = _made(DeleteHolderRequest, holder=holder)
+        request = _made(HolderRequest, holder=holder)
         answer = await self._update(grants.UPDATE_DELETE_HOLDER, request, HolderRevoked)
         alone = [each.session_id for each in answer.sessions if not each.others]
         live = await self.live(alone)
@@ -115,7 +115,7 @@ class Grants:
         Args:
             live_only: only sessions that run, by the word of each execution itself.
         """
-        found = await self._query(grants.QUERY_LIST, GrantList, _argument(_made(DeleteHolderRequest, holder=holder)))
+        found = await self._query(grants.QUERY_LIST, GrantList, _argument(_made(HolderRequest, holder=holder)))
         listed: Listed = [] if found is None else found.grants
         if not live_only:
             return listed

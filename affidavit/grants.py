@@ -88,8 +88,8 @@ class TransferRequest(Strict):
     sessions: Sessions
 
 
-class DeleteHolderRequest(Strict):
-    """Revoke everything that a holder has."""
+class HolderRequest(Strict):
+    """Name a holder: to list what it has, or to revoke all of it."""
 
     holder: Holder
 

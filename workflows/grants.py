@@ -22,9 +22,9 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.grants import (
         GRANT_WORKFLOW,
         Changed,
-        DeleteHolderRequest,
         GrantList,
         GrantRequest,
+        HolderRequest,
         HolderRevoked,
         HoldsRequest,
         RevokeRequest,
@@ -103,20 +103,20 @@ class GrantBook:
 
     @workflow.update
     def delete_holder(self, raw: RawValue) -> RawValue:
-        """Revoke everything that a holder has (`DeleteHolderRequest`, answer `HolderRevoked`)."""
-        request = read_model(raw.payload, DeleteHolderRequest)
+        """Revoke everything that a holder has (`HolderRequest`, answer `HolderRevoked`)."""
+        request = read_model(raw.payload, HolderRequest)
         return self._answer(HolderRevoked(sessions=self._table.delete_holder(request.holder)))
 
     @delete_holder.validator
     def _check_delete_holder(self, raw: RawValue) -> None:
-        _checked(raw, DeleteHolderRequest)
+        _checked(raw, HolderRequest)
 
     # -- queries ---------------------------------------------------------------------------------------
 
     @workflow.query
     def list(self, raw: RawValue) -> RawValue:
-        """What a holder may address (`DeleteHolderRequest` names it; answer `GrantList`)."""
-        holder = read_model(raw.payload, DeleteHolderRequest).holder
+        """What a holder may address (`HolderRequest`, answer `GrantList`)."""
+        holder = read_model(raw.payload, HolderRequest).holder
         return _inline(GrantList(grants=self._table.of_holder(holder)))
 
     @workflow.query

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,15 @@ from tests.support.bare import Bare, Json, call
 from tests.support.foreign import json_payload
 from tests.support.grants import book as book
 from tests.support.oracle import sha256
+from tests.support.processes import WORKERS, environment, line, process
 from tests.support.rig import AGENT, Rig, actions
 from tests.support.sending import Sending
 from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
+from workers.devserver import DevServer
 from workflows import waking
+
+HELD_WORKER = (str(Path(__file__).parents[1] / "support" / "held_worker.py"),)
 
 
 def name(rig: Rig, text: str) -> str:
@@ -164,6 +169,25 @@ async def test_p18_wakes_survive_a_worker_that_is_gone_and_rollovers_of_both_sid
         assert (await child.close()).status == "closed"
         assert (await parent.close()).status == "closed"
     assert len(wakes_in(rig.journal(parent.session_id))) == 3
+
+
+async def test_p18_wakes_arrive_once_though_the_worker_is_killed(rig: Rig, server: DevServer, tmp_path: Path) -> None:
+    """SIGKILL when the target is about to journal the first wake, with others on their way; then another process."""
+    target_id, log = name(rig, "killed"), tmp_path / "worker.log"
+    held = environment(rig, server.address, HELD=json.dumps({target_id: "journal before"}))
+    async with process(HELD_WORKER, held, log) as first:
+        target = await rig.open(session_id=target_id)
+        session = await rig.open(wake_target=target_id)
+        await session.record(*({"kind": "wake", "input": number} for number in range(4)))
+        assert await line(first) == f"held {target_id}"
+        first.kill()
+        await first.wait()
+    async with process(WORKERS, environment(rig, server.address), log):
+        assert [note.input for note in await woken(target, 4)] == [0, 1, 2, 3]
+        assert (await session.close()).status == "closed"
+        assert (await target.close()).status == "closed"
+    sent, came = wakes_in(rig.journal(session.session_id)), wakes_in(rig.journal(target_id))
+    assert [event["payload"]["wake_id"] for event in came] == [event["metadata"]["uid"] for event in sent]
 
 
 async def test_p18_a_later_life_of_the_id_never_gets_a_wake_of_the_former(
