@@ -28,6 +28,7 @@ _VALUES = {
     "model_response": ("text", "reasoning"),
     "tool_call": ("arguments",),
     "tool_result": ("content",),
+    "wake": ("input",),
 }
 """The values that a session with content `full` shows in its events."""
 
@@ -84,6 +85,7 @@ _FACTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "model_failure": _model_failure,
     "tool_call": _tool_call,
     "tool_result": _tool_result,
+    "wake": lambda capture: {},
 }
 
 

@@ -12,13 +12,21 @@ from activities.errors import EvidenceStoreMismatch, IntegrityError
 from affidavit.activity_api import Caller
 from affidavit.contract import SESSION_WORKFLOW
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.journal import JournalRecord, domain_active, domain_outcome, open_envelope, seal
+from affidavit.evidence.journal import (
+    JournalRecord,
+    domain_active,
+    domain_outcome,
+    domain_pruned,
+    open_envelope,
+    seal,
+)
 from affidavit.evidence.layout import (
     CAPTURES,
     JOURNAL,
     captures_name,
     journal_name,
     outcome_name,
+    pruned_name,
     session_prefix,
 )
 from affidavit.evidence.scalars import session_stem
@@ -99,14 +107,17 @@ class SealedEvidence:
         return [name for name in names if name not in NOT_A_GENERATION]
 
     def outcome_status(self, life: Life) -> str:
-        """How a life ended, by its sealed outcome; "without an outcome" if it has none."""
-        name = outcome_name(life.session_id, life.generation)
-        try:
-            data = self.store.read(name)
-        except ObjectMissing:
-            return "without an outcome"
-        outcome = self._open(data, domain_outcome(life.session_id, life.generation), 0, base_name(name))
-        return str(outcome.get("status"))
+        """How a life ended, by its sealed outcome or by what pruning has left; "without an outcome" if it has none."""
+        for name, domain in (
+            (outcome_name(life.session_id, life.generation), domain_outcome(life.session_id, life.generation)),
+            (pruned_name(life.session_id, life.generation), domain_pruned(life.session_id, life.generation)),
+        ):
+            try:
+                data = self.store.read(name)
+            except ObjectMissing:
+                continue
+            return str(self._open(data, domain, 0, base_name(name)).get("status"))
+        return "without an outcome"
 
     def create_segment(self, life: Life, first: int, payloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Create a journal segment, or adopt the one that stands there if it says the same.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path, PurePath
 from typing import Any
@@ -37,11 +37,13 @@ from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
+from affidavit.granting import Grants
+from affidavit.grants import holder_of
 from affidavit.handle import SessionHandle
 from affidavit.markdown import literal
 from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
-from affidavit.rpc import RETRY_TIMEOUT_S, persist, translated
+from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, StorePlaceError, TransientError
 from affidavit.stores.place import StoreUrl, open_store
@@ -72,6 +74,7 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | None = None,
+        holder: str | None = None,
     ) -> None:
         """Takes a connected Temporal client whose data converter is `affidavit.converter.data_converter(store)`.
 
@@ -80,12 +83,16 @@ class SessionClient:
             admit_timeout: seconds that an open or an admit may take.
             retry_timeout: seconds that a call may fail on end, where failing may pass, before its caller is told.
             store: the workers' evidence store, where this client shares it.
+            holder: who this client addresses sessions as. Sessions that it did not open itself it then awaits, looks
+                at, cancels and wakes only with a grant (docs/addressing.md); None checks nothing.
         """
         self.temporal = client
+        self.holder = None if holder is None else checked_id(holder)
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
         self._opened = OpenedSessions(store) if store is not None else ()
         self._task_queue = task_queue
+        self.grants = Grants(client, task_queue, retry_timeout)
 
     @classmethod
     async def connect(
@@ -98,6 +105,7 @@ class SessionClient:
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | Path | StoreUrl | str | None = None,
         codec: EncryptionCodec | None = None,
+        holder: str | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
@@ -106,6 +114,7 @@ class SessionClient:
             store: the workers' evidence store, its directory or its URL (`s3://bucket/prefix`), where this machine
                 has it too. A message may then have up to 16 MiB, because a big one goes there and not through Temporal.
             codec: encrypts payloads; by default as `AFFIDAVIT_CODEC_KEY_FILES` says.
+            holder: who this client addresses sessions as, see `SessionClient`.
 
         Raises:
             AffidavitUnavailable: nothing answers there, or the place holds no evidence store.
@@ -128,7 +137,14 @@ class SessionClient:
                 f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
             ) from error
         task_queue = task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE
-        return cls(client, task_queue=task_queue, admit_timeout=admit_timeout, retry_timeout=retry_timeout, store=store)
+        return cls(
+            client,
+            task_queue=task_queue,
+            admit_timeout=admit_timeout,
+            retry_timeout=retry_timeout,
+            store=store,
+            holder=holder,
+        )
 
     def message_bytes(self, session_id: str) -> int:
         """The largest message that a session takes from this client: more where both share an evidence store."""
@@ -158,7 +174,7 @@ class SessionClient:
 
         async def attempt() -> AttachResult:
             start = self._start(session_id, checked, argument)
-            with _heard(start):
+            with heard(start):
                 answer: AttachResult = await self.temporal.execute_update_with_start_workflow(
                     contract.UPDATE_ATTACH,
                     argument,
@@ -177,6 +193,9 @@ class SessionClient:
                     attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
             except TimeoutError as error:
                 raise AffidavitUnavailable(await self.missing()) from error
+        if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
+            # The first grant of a child. Opening it again repeats what a crash has left out.
+            await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
         return SessionHandle(self, session_id, attached)
 
     @asynccontextmanager
@@ -195,6 +214,15 @@ class SessionClient:
             SessionRefused: the id is none.
         """
         return SessionHandle(self, checked_id(session_id), None)
+
+    async def check_grant(self, session_id: str) -> None:
+        """That this client's holder may address a session.
+
+        Raises:
+            SessionRefused: type NotGranted.
+        """
+        if self.holder is not None:
+            await self.grants.check(self.holder, session_id)
 
     async def promote(self, session_id: str, generation: str) -> PromotionResult:
         """Have the trajectory of an unsigned session attested, from what lies in the evidence store alone.
@@ -279,14 +307,3 @@ def _existing(place: Path | StoreUrl | str) -> EvidenceStore:
         raise AffidavitUnavailable(f"{name} holds no evidence store that can be used") from error
     except (StorePlaceError, TransientError) as error:
         raise AffidavitUnavailable(f"the evidence store cannot be used: {error}") from error
-
-
-@contextmanager
-def _heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
-    """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
-    listening = asyncio.create_task(start.workflow_handle())
-    listening.add_done_callback(lambda task: task.cancelled() or task.exception())
-    try:
-        yield
-    finally:
-        listening.cancel()

@@ -12,7 +12,7 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultFailureConverterWithEncodedAttributes
 
 from affidavit.codec import EncryptionCodec
-from affidavit.offloading import IN_PROCESS, OffloadingPayloadConverter, offloading_converter
+from affidavit.offloading import IN_PROCESS, INLINE, OffloadingPayloadConverter, offloading_converter
 from affidavit.stores.base import EvidenceStore
 
 _NOTE = "affidavit-note-"
@@ -72,3 +72,8 @@ def local_json(data: bytes, **notes: str) -> RawValue:
 def note(raw: RawValue, name: str) -> str:
     """A note of `local_json`; empty where there is none."""
     return raw.payload.metadata.get(f"{_NOTE}{name}", b"").decode("utf-8", "replace")
+
+
+def inline_json(data: bytes) -> RawValue:
+    """The same for an answer that must not go to the store: whoever asked need not share it. At most 2 MB."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain", INLINE: b"true"}, data=data))

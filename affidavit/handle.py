@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -27,13 +28,16 @@ from affidavit.contract import (
 )
 from affidavit.converter import encode_json, raw_json
 from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
+from affidavit.evidence.layout import trajectory_name
 from affidavit.evidence.text import printable
+from affidavit.grants import holder_of
 from affidavit.ids import new_session_id
 from affidavit.outgoing import Step, check_one_message, encoded
 from affidavit.pacing import Pace
 from affidavit.rpc import Line
 from affidavit.sending import Sender
 from affidavit.validation import first_error
+from affidavit.waking_api import QUERY_WAKES_AFTER, SIGNAL_ACK_WAKE, WakesResult
 
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
@@ -89,7 +93,9 @@ class SessionHandle:
             SessionNotFound: the session has ended, or never was; earlier steps of this handle were not taken, as many
                 as the text says, nor those of this call.
         """
-        await self._sender.put(encoded(steps, self._limit))
+        checked = encoded(steps, self._limit)
+        await self._may_wake(steps)
+        await self._sender.put(checked)
 
     async def submit(self, *steps: Step) -> SubmitResult:
         """Report steps and wait until they are in the journal; other steps of this handle wait behind them.
@@ -102,6 +108,7 @@ class SessionHandle:
         """
         checked = encoded(steps, self._limit)
         check_one_message(checked, self._limit)
+        await self._may_wake(steps)
 
         async def send(message: bytes) -> SubmitResult:
             return await self._line.update(contract.UPDATE_SUBMIT, SubmitResult, raw_json(message))
@@ -160,6 +167,47 @@ class SessionHandle:
         argument = _argument(BreakerReset, by=by, reason=reason)
         return await self._update(contract.UPDATE_RESET_BREAKER, FlushResult, argument)
 
+    # -- waking ----------------------------------------------------------------------------------------
+
+    async def wake(self, input: Any, target: str | None = None) -> SubmitResult:
+        """Wake another session, by a step of this one; returns when that is in the journal, delivery follows.
+
+        Args:
+            input: any JSON value; at most 64 KiB with the step around it.
+            target: a session id, `id#generation` for one life of it, or None for this session's own wake target. A
+                target that does not run is no error.
+
+        Raises:
+            SessionRefused: NotGranted, where the client has a holder without a grant of the target; else as `submit`.
+        """
+        step: dict[str, Any] = {"kind": "wake", "input": input}
+        return await self.submit(step if target is None else {**step, "target": target})
+
+    async def wakes_after(self, sequence: int = -1) -> WakesResult:
+        """Wakes that came and are not acknowledged, of events strictly after one. Needs a worker."""
+        await self._addressed()
+        return await self._line.query(QUERY_WAKES_AFTER, WakesResult, raw_json(encode_json(sequence)))
+
+    async def ack_wake(self, sequence: int) -> None:
+        """Acknowledge the wakes up to an event, that one included; a repeat changes nothing."""
+        await self._addressed()
+        await self._line.send(SIGNAL_ACK_WAKE, raw_json(encode_json(sequence)))
+
+    def trajectory_ref(self) -> dict[str, Any]:
+        """What a parent's `tool_result` says under `subagent_trajectory_ref`: where this life's trajectory is.
+
+        The path is the one in the evidence store; of a signed session `affidavit trajectory` writes the file.
+
+        Raises:
+            SessionNotFound: this handle does not know which life it means; `open` gives one that does.
+        """
+        if self.generation is None:
+            raise SessionNotFound(f"no life of session {printable(self.session_id)} was opened by this handle")
+        return {
+            "session_id": self.session_id,
+            "trajectory_path": trajectory_name(self.session_id, self.generation),
+        }
+
     # -- the end ---------------------------------------------------------------------------------------
 
     async def close(self) -> SessionOutcome:
@@ -171,6 +219,7 @@ class SessionHandle:
             AffidavitUnavailable, SessionStalled: steps could not be sent, so the session was not closed.
             SessionFailed: it ended without an outcome.
         """
+        await self._addressed()
         await self._sender.drain()
         with suppress(SessionNotFound):  # not running any more, or never was: the result tells which
             await self._line.update(contract.UPDATE_CLOSE, CloseAccepted)
@@ -182,6 +231,7 @@ class SessionHandle:
         Raises:
             AffidavitError: it is not cancelled; or it is, but without steps that could not be sent before.
         """
+        await self._addressed()
         unsent = await self._cancel()
         if unsent is not None:
             raise unsent
@@ -192,6 +242,7 @@ class SessionHandle:
         Raises:
             SessionNotFound, SessionFailed.
         """
+        await self._addressed()
         self.outcome = await self._line.result()
         return self.outcome
 
@@ -223,11 +274,13 @@ class SessionHandle:
 
         What this handle has buffered is sent first; what goes wrong there is told to the next report.
         """
+        await self._addressed()
         await self._sender.settle()
         return await self._line.query(contract.QUERY_VIEW, SessionView)
 
     async def terminal_state(self) -> SessionOutcome | None:
         """The outcome if the session has one, without waiting. Needs a worker."""
+        await self._addressed()
         return (await self._line.query(contract.QUERY_TERMINAL_STATE, TerminalState)).outcome
 
     async def __aenter__(self) -> Self:
@@ -245,6 +298,19 @@ class SessionHandle:
         # A task that is being cancelled itself must not wait for what it has asked for.
         if not isinstance(error, asyncio.CancelledError):
             await self.result()
+
+    async def _addressed(self) -> None:
+        """That this client may address the session: it has opened it, or its holder has a grant (P15)."""
+        if self.attached is None:
+            await self._client.check_grant(self.session_id)
+
+    async def _may_wake(self, steps: Sequence[Step]) -> None:
+        """The same for the sessions that steps name as targets; the one fixed at open needs no grant."""
+        if self._client.holder is None:
+            return
+        targets = {holder_of(step["target"]) for step in steps if step["kind"] == "wake" and "target" in step}
+        for target in sorted(each for each in targets if each is not None):
+            await self._client.check_grant(target)
 
     async def _crowded(self) -> bool:
         """Whether the session has no room for more steps, as far as somebody is there to say so."""

@@ -51,6 +51,8 @@ UNAVAILABLE: Final = b"affidavit/unavailable"
 IN_PROCESS: Final = "affidavit-in-process"
 """Metadata key of a payload that never leaves the process, a local activity's input; it is kept nowhere."""
 
+INLINE: Final = "affidavit-inline"
+"""Metadata key of an answer that stays in Temporal, for clients that do not share the store."""
 SESSIONS_KEPT: Final = 10_000
 
 _STEM: Final = re.compile(r"[0-9a-f]{32}")
@@ -157,7 +159,9 @@ class EvidenceDriver(StorageDriver):
         its store only where the session was opened in that store: elsewhere its workers would look for it in vain.
         """
         target = context.target
-        if not isinstance(target, StorageDriverWorkflowInfo) or not target.id or IN_PROCESS in payload.metadata:
+        if not isinstance(target, StorageDriverWorkflowInfo) or not target.id:
+            return None
+        if IN_PROCESS in payload.metadata or INLINE in payload.metadata:
             return None
         by_worker = target.run_id and target.type
         return self if by_worker or session_stem(target.id) in self._opened else None

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
+    WithStartWorkflowOperation,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -144,6 +145,17 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
     return _Fault.LOST if error.status in _PASSING else _Fault.FINAL
 
 
+@contextmanager
+def heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
+    """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
+    listening = asyncio.create_task(start.workflow_handle())
+    listening.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        yield
+    finally:
+        listening.cancel()
+
+
 class Line:
     """The way to one session, for as long as it lives, over all its runs.
 
@@ -166,10 +178,19 @@ class Line:
             SessionNotFound, SessionStalled, AffidavitUnavailable, SessionFailed.
         """
 
+        await self.send(contract.SIGNAL_RECORD, raw_json(message))
+
+    async def send(self, name: str, argument: RawValue) -> None:
+        """Deliver a signal of any name; it may arrive twice if an answer was lost.
+
+        Raises:
+            SessionNotFound, SessionStalled, AffidavitUnavailable, SessionFailed.
+        """
+
         async def attempt() -> None:
             async with asyncio.timeout(SHORT_CALL.total_seconds()):
                 run = self._temporal.get_workflow_handle(self._session_id, run_id=self._run_id)
-                await run.signal(contract.SIGNAL_RECORD, raw_json(message))
+                await run.signal(name, argument)
 
         await self._persist(attempt)
 
@@ -196,7 +217,7 @@ class Line:
 
         return await self._persist(attempt)
 
-    async def query(self, name: str, result_type: type[M]) -> M:
+    async def query(self, name: str, result_type: type[M], *args: RawValue) -> M:
         """Ask the newest run of this life; needs a worker.
 
         Raises:
@@ -207,7 +228,7 @@ class Line:
             if self._generation is not None and await self._newest() is None:
                 raise SessionNotFound(f"this life of session {printable(self._session_id)} has ended")
             run = self._temporal.get_workflow_handle(self._session_id, run_id=self._run_id)
-            answer: M = await run.query(name, result_type=result_type)
+            answer: M = await run.query(name, args=args, result_type=result_type)
         return answer
 
     async def cancel(self) -> None:

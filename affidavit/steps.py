@@ -6,10 +6,12 @@ A model only *reads* a step. What is kept as evidence is the step as reported, n
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
+from affidavit.evidence.layout import check_generation
+from affidavit.evidence.scalars import check_session_id
 from affidavit.fields import (
     AttemptId,
     CallId,
@@ -151,16 +153,44 @@ class ToolResult(_Common):
     subagent_trajectory_ref: Maybe[list[Any] | dict[str, Any]] = None
 
 
-Step = Annotated[ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult, Field(discriminator="kind")]
-STEP: TypeAdapter[ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult] = TypeAdapter(Step)
-STEP_KINDS: tuple[str, ...] = ("model_request", "model_response", "model_failure", "tool_call", "tool_result")
+class Wake(_Common):
+    """Wake another session: `target`, or whom this session wakes by default (docs/addressing.md)."""
 
-AnyStep = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult
+    kind: Literal["wake"]
+    input: Any
+    target: Maybe[Name] = None
+
+
+class WakeSource(Strict):
+    """The event that a wake comes from."""
+
+    session_id: Annotated[str, AfterValidator(check_session_id)]
+    generation: Annotated[str, AfterValidator(check_generation)]
+    sequence: Count
+
+
+class Woken(Strict):
+    """A wake as it arrives at its target. No runtime reports it: the session that wakes has it delivered."""
+
+    claimed_time: ClassVar[None] = None
+    ttl_remaining_s: ClassVar[None] = None
+
+    kind: Literal["wake"]
+    input: Any
+    wake_id: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
+    source: WakeSource
+
+
+Reported = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | Wake
+STEP: TypeAdapter[Reported] = TypeAdapter(Annotated[Reported, Field(discriminator="kind")])
+STEP_KINDS: tuple[str, ...] = ("model_request", "model_response", "model_failure", "tool_call", "tool_result", "wake")
+
+AnyStep = Reported | Woken
 
 
 def step_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each step kind, by kind, as `affidavit schema` prints them."""
-    models: tuple[type[Strict], ...] = (ModelRequest, ModelResponse, ModelFailure, ToolCall, ToolResult)
+    models: tuple[type[Strict], ...] = (ModelRequest, ModelResponse, ModelFailure, ToolCall, ToolResult, Wake)
     return {
         kind: {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -29,6 +29,7 @@ from activities.sealed import SealedEvidence
 from activities.signing import SigningActivity
 from activities.telemetry import StageTelemetry, StartedAt
 from activities.trajectory import TrajectoryActivity
+from activities.waking import WakingActivity
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
@@ -39,6 +40,7 @@ from workers.asking import SearchAttributesThere
 from workers.buses import make_bus
 from workers.settings import SettingsError, WorkerSettings
 from workers.telemetry import LiveMeter
+from workflows.grants import GrantBook
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
@@ -145,6 +147,7 @@ def build_worker(
         bus = bus or make_bus(settings)
         closers.append(bus.close)
         journaling = JournalingActivity(evidence, SearchAttributesThere(client, asyncio.get_running_loop()))
+        waking = WakingActivity(client, settings.task_queue)
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
             journaling.open,
@@ -153,8 +156,10 @@ def build_worker(
             journaling.outcome,
             TrajectoryActivity(evidence).write,
             PublishingActivity(store, bus, keys).publish,
+            waking.locate,
+            waking.deliver,
         ]
-        workflows = [AgentSession, TrajectoryPromotion]
+        workflows = [AgentSession, TrajectoryPromotion, GrantBook]
         workers.append(_worker(client, settings, settings.task_queue, executor, activities, workflows, telemetry))
     if "signing" in settings.roles:
         signer = settings.read_signer()

@@ -10,7 +10,7 @@ from affidavit.contract import Totals
 from affidavit.evidence.scalars import MAX_INTEGER
 from affidavit.evidence.stops import StopReason, caption, from_provider
 from affidavit.evidence.tokens import approx_tokens, approx_tokens_json
-from affidavit.steps import AnyStep, Message, ModelFailure, ModelRequest, ModelResponse, ToolCall, Usage
+from affidavit.steps import AnyStep, Message, ModelFailure, ModelRequest, ModelResponse, ToolCall, Usage, Wake, Woken
 
 SESSION: Final = "agent.session"
 STOP: Final = "agent.stop_reason"
@@ -131,6 +131,8 @@ def account(step: AnyStep, pending_estimate: int) -> Row:
         return Row("model_failure", STOP, FAILURE, stop=(int(StopReason.OTHER), step.reason), terminal=True)
     if isinstance(step, ToolCall):
         return _tool_call(step)
+    if isinstance(step, Wake | Woken):
+        return Row("wake", SESSION, SUCCESS)
     return Row("tool_result", SESSION, SUCCESS if step.ok else FAILURE)
 
 

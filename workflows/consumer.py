@@ -23,6 +23,7 @@ from workflows.messages import record_texts
 from workflows.metrics import SessionMetrics
 from workflows.registration import Registration
 from workflows.state import Pending, SessionState
+from workflows.waking import Waking
 
 
 class Consumer:
@@ -43,9 +44,11 @@ class Consumer:
         state: SessionState,
         inbox: Inbox,
         awaited: Callable[[], bool],
+        waking: Waking,
         pending_steps: bytes = b"",
     ) -> None:
         """`awaited`: whether an update waits for something to be processed. `pending_steps`: of `state.pending`."""
+        self._waking = waking
         self._registration = registration
         self._spec = registration.spec
         self._state = state
@@ -89,8 +92,10 @@ class Consumer:
             self.processed = self._inbox.first_ticket
             if state.closing and self._inbox.empty and await self._drained():
                 self.sealing = True
-        self.outcome = await self._ender.end()
-        self._metrics.ended(self.outcome)
+        outcome = await self._ender.end()
+        await self._waking.drained()
+        self.outcome = outcome
+        self._metrics.ended(outcome)
         self.processed = self._inbox.arrived
         presenting.show(self._registration, state, self.outcome)
         return self.outcome
@@ -148,7 +153,7 @@ class Consumer:
         def ready() -> bool:
             if self.rolling and not self._awaited():
                 return False
-            return not self._inbox.empty or self._state.closing
+            return (not self._inbox.empty and self._waking.outbox.has_room) or self._state.closing
 
         if not ready():
             self.parked = True
@@ -203,6 +208,7 @@ class Consumer:
                 state.poison(f"{'opening' if opening else 'journaling'}: {stages.reason_of(error)}")
                 self._give_up_pending(pending)
                 return False
+        self._waking.journaled(pending.request, self.pending_steps)
         state.pending, self.pending_steps = None, b""
         state.ledger = pending.ledger
         state.ledger.head = head

@@ -116,7 +116,9 @@ def _watch(draft: Ledger, spec: SessionSpec, item: Item, row: Row, assessment: A
 
 def _enter(draft: Ledger, item: Item, row: Row, uid: str, step: int) -> Entry:
     attempt = getattr(item.step, "attempt_id", None)
-    payload = dict(row.payload)
+    payload = {**item.payload, **row.payload}
+    if row.action == "wake":
+        payload.setdefault("wake_id", uid)  # of one that goes out; one that came in has its sender's
     claimed = item.step.claimed_time if item.step is not None else None
     if claimed is not None and abs(claimed_ms(claimed) - item.admitted_ms) > SKEW_MS:
         payload["skewed"] = True

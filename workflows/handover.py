@@ -13,8 +13,9 @@ from affidavit.contract import HANDED_ON_BYTES
 from affidavit.converter import raw_json
 from affidavit.offloading import UNAVAILABLE, Unavailable
 from workflows.inbox import Arrival, Inbox, Item, Message
-from workflows.messages import parse, read_step
+from workflows.messages import parse, read_step, read_woken
 from workflows.state import SessionState
+from workflows.wakes import Outgoing
 
 ARGUMENTS = 4
 """Spec, state, steps of the pending batch, waiting messages."""
@@ -24,7 +25,9 @@ class TooMuchWaits(Exception):
     """More waits than a run can hand on; it has to be worked off first."""
 
 
-def pack(spec: RawValue, state: SessionState, steps: bytes, inbox: Inbox) -> list[RawValue]:
+def pack(
+    spec: RawValue, state: SessionState, steps: bytes, inbox: Inbox, wakes: Sequence[Outgoing] = ()
+) -> list[RawValue]:
     """The start arguments of the next run.
 
     Raises:
@@ -37,6 +40,7 @@ def pack(spec: RawValue, state: SessionState, steps: bytes, inbox: Inbox) -> lis
             {"message": arrival.dump()} if isinstance(arrival, Message) else {"item": _dump_item(arrival)}
             for arrival in arrivals
         ],
+        **({"wakes": [wake.model_dump() for wake in wakes]} if wakes else {}),
     }
     queue = json.dumps(waiting, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     if len(queue) > HANDED_ON_BYTES:
@@ -73,6 +77,11 @@ def unpack(payloads: Sequence[Payload]) -> tuple[SessionState, bytes, list[Item]
     return state, payloads[2].data, received, arrivals
 
 
+def unpack_wakes(payloads: Sequence[Payload]) -> list[Outgoing]:
+    """The wakes that are still to be delivered."""
+    return [Outgoing.model_validate(form) for form in json.loads(payloads[3].data).get("wakes", ())]
+
+
 def _dump_item(item: Item) -> dict[str, Any]:
     return {
         "action": item.action,
@@ -87,5 +96,5 @@ def _load_item(form: dict[str, Any]) -> Item:
     item = Item(form["action"], form["admitted_ms"], text=form["text"], payload=form["payload"])
     if form["is_step"]:
         item.value = parse(item.text)
-        item.step = read_step(item.text, item.value)
+        item.step = read_woken(item.value) if "source" in item.payload else read_step(item.text, item.value)
     return item

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from affidavit.contract import (
     MESSAGE_VALUES,
@@ -26,11 +27,12 @@ from affidavit.contract import (
     STORED_MESSAGE_BYTES,
 )
 from affidavit.density import too_dense
-from affidavit.evidence.scalars import is_digest, sha256_hex
+from affidavit.evidence.scalars import MAX_INTEGER, is_digest, sha256_hex
 from affidavit.evidence.text import printable
 from affidavit.offloading import UNAVAILABLE, is_size
-from affidavit.steps import STEP, AnyStep
+from affidavit.steps import STEP, AnyStep, Woken
 from affidavit.validation import first_error
+from affidavit.waking_api import SIGNAL_ACK_WAKE, SIGNAL_WOKEN
 from workflows.inbox import Item, Message
 
 M = TypeVar("M", bound=BaseModel)
@@ -45,6 +47,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER_DIGITS = 4_000
 """Python refuses to read longer integers, at a limit that the environment can move; this one stands still."""
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
+_SEQUENCE_BYTES = 32
 _LONG_NUMBER = b"0" * (_INTEGER_DIGITS + 1)
 
 
@@ -231,6 +234,10 @@ def read_message(unread: Message) -> list[Item]:
     try:
         if name == SIGNAL_RECORD:
             return _read_record(payload_text(one_argument(payloads)), admitted_ms)
+        if name == SIGNAL_WOKEN:
+            return [_read_delivered(payload_text(one_argument(payloads)), admitted_ms)]
+        if name == SIGNAL_ACK_WAKE:
+            raise Unreadable("ack_wake takes the sequence of a wake")
         if name in STEP_SIGNALS:
             text = payload_text(one_argument(payloads))
             value = parse(text)
@@ -243,6 +250,25 @@ def read_message(unread: Message) -> list[Item]:
         item = rejected(name, str(error), unread.data, admitted_ms)
         item.payload |= lost(payloads)
         return [item]
+
+
+def _read_delivered(text: str, admitted_ms: int) -> Item:
+    value = parse(text)
+    step = read_woken(value)
+    payload = {"wake_id": step.wake_id, "source": step.source.model_dump()}
+    return Item(step.kind, admitted_ms, step=step, value=value, text=text, payload=payload)
+
+
+def read_woken(value: Any) -> Woken:
+    """A wake that was delivered, from its parsed value.
+
+    Raises:
+        Unreadable: the first thing that is wrong with it.
+    """
+    try:
+        return Woken.model_validate(value)
+    except ValidationError as error:
+        raise Unreadable(first_error(error)) from None
 
 
 def _read_record(text: str, admitted_ms: int) -> list[Item]:
@@ -283,6 +309,16 @@ def check_submission(payload: Payload) -> None:
         read_submission(payload, 0)
     else:
         payload_text(payload)
+
+
+def read_sequence(args: Sequence[RawValue]) -> int | None:
+    """A sequence that is the only argument of a message; None where it is none."""
+    try:
+        payload = one_argument([arg.payload for arg in args])
+        value = parse(payload_text(payload)) if len(payload.data) <= _SEQUENCE_BYTES else None
+    except Unreadable:
+        return None
+    return value if type(value) is int and 0 <= value <= MAX_INTEGER else None
 
 
 def read_request(payload: Payload) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from affidavit.evidence.scalars import sha256_hex
-from affidavit.steps import ModelFailure, ModelResponse
+from affidavit.steps import ModelFailure, ModelResponse, Wake, Woken
+from affidavit.waking_api import WAKE_BYTES
 from workflows.inbox import Arrival, Item, Message, Reply
 from workflows.messages import Unreadable, read_message, read_submission, rejected
 from workflows.producers import Arrival as Numbered
@@ -36,6 +37,18 @@ class Receiver:
 
     def _judged(self, item: Item) -> list[Item]:
         step = item.step
+        if isinstance(step, Woken):
+            if self._state.wakes.take(step.source):
+                return [item]
+            item.repeat = True
+            self._state.repeated += 1
+            return []
+        if isinstance(step, Wake):
+            if item.size > WAKE_BYTES:
+                item.refused = f"a wake of {item.size} bytes, over the limit of {WAKE_BYTES}"
+                return [rejected(step.kind, item.refused, item.text.encode("utf-8"), item.admitted_ms)]
+            if (target := step.target or self._state.wakes.target) is not None:
+                item.payload = {"target": target}
         if step is None or step.producer is None or step.producer_seq is None:
             return [item]
         try:

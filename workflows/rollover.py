@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -13,12 +13,22 @@ from workflows import handover
 from workflows.consumer import Consumer
 from workflows.inbox import Inbox
 from workflows.state import SessionState
+from workflows.wakes import Outgoing
 
 
 class Rollover:
     """Counts what a run has taken, and continues as new before a limit of the server is met."""
 
-    def __init__(self, spec: RawValue, state: SessionState, inbox: Inbox, consumer: Consumer) -> None:
+    def __init__(
+        self,
+        spec: RawValue,
+        state: SessionState,
+        inbox: Inbox,
+        consumer: Consumer,
+        wakes: Callable[[], Sequence[Outgoing]] = tuple,
+    ) -> None:
+        """`wakes`: what is still to be delivered."""
+        self._wakes = wakes
         self._spec = spec
         self._state = state
         self._inbox = inbox
@@ -53,7 +63,9 @@ class Rollover:
         if ended():
             return
         try:
-            arguments = handover.pack(self._spec, self._handed_on(), self._consumer.pending_steps, self._inbox)
+            arguments = handover.pack(
+                self._spec, self._handed_on(), self._consumer.pending_steps, self._inbox, self._wakes()
+            )
         except handover.TooMuchWaits:
             # The run goes on until some of it is worked off.
             self._consumer.rolling = False

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.evidence.text import printable
     from affidavit.version import VERSION
+    from affidavit.waking_api import SIGNAL_ACK_WAKE, SIGNAL_WOKEN, WakesResult
     from workflows import handover, metrics, presenting
     from workflows.admission import IDENTITY, accepted, enforced
     from workflows.attributes import Attributes
@@ -45,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         check_submission,
         message,
         read_model,
+        read_sequence,
         read_submission,
     )
     from workflows.receiving import Receiver
@@ -52,6 +54,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.rollover import Rollover
     from workflows.state import Ledger, SessionState
     from workflows.timers import Timers
+    from workflows.wakes import Wakes
+    from workflows.waking import Waking
 
 
 # When a run is handed on while its store is away, Temporal fails what waits in it, and the client asks the next run.
@@ -86,8 +90,13 @@ class AgentSession:
         self._inbox.put_received(received)
         self._inbox.put(arrivals)
         self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox)
-        self._consumer = Consumer(self._registration, self._state, self._inbox, lambda: guards.waiting > 0, steps)
-        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer)
+        limits = self._registration.spec.limits
+        undelivered = handover.unpack_wakes(payloads) if handed_on else []
+        self._waking = waking = Waking(self._state, undelivered, limits.drain_timeout_s)
+        self._consumer = Consumer(
+            self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, steps
+        )
+        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
         self._timers = Timers(self._registration.spec.limits, self._state, self._inbox, self._consumer)
         self._attributes = Attributes(self._registration, self._state)
 
@@ -108,6 +117,7 @@ class AgentSession:
                 self._timers.idle(),
                 self._timers.gaps(),
                 self._attributes.follow(),
+                self._waking.deliver(),
             )
         ]
 
@@ -150,7 +160,13 @@ class AgentSession:
             return
         self._rollover.signals += 1
         state = self._state
-        unread = message(name, [arg.payload for arg in args], self._heard_ms(), late=state.closing)
+        if name == SIGNAL_ACK_WAKE and (through := read_sequence(args)) is not None:
+            self._heard_ms()
+            state.wakes.acknowledge(through)
+            return
+        # Another session's wake is no sign of life of who reports to this one.
+        now = self._admitted_ms() if name == SIGNAL_WOKEN else self._heard_ms()
+        unread = message(name, [arg.payload for arg in args], now, late=state.closing)
         if self._consumer.sealing:
             state.late_steps += unread.weight  # not read any more: there may be many, and no loop to take its time
         else:
@@ -327,6 +343,13 @@ class AgentSession:
         self._check_start()
         return TerminalState(outcome=self._consumer.outcome)
 
+    @workflow.query
+    def wakes_after(self, raw: RawValue) -> WakesResult:
+        """Wakes that are not acknowledged, of events strictly after a sequence; -1 for all (P18)."""
+        self._check_start()
+        sequence = read_sequence([raw])
+        return self._state.wakes.after(-1 if sequence is None else sequence)
+
     # -- what the handlers share -----------------------------------------------------------------------
 
     def _refuse_restarts(self, handed_on: bool) -> None:
@@ -343,6 +366,7 @@ class AgentSession:
             trajectory_id=str(workflow.uuid7()),
             registration_sha256=self._registration.sha256,
             ledger=Ledger(agent=self._registration.spec.agent),
+            wakes=Wakes(target=self._registration.spec.wake_target),
             last_admitted_ms=now,
             last_report_ms=now,
         )

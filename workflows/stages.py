@@ -35,6 +35,14 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.converter import local_json, raw_json
     from affidavit.offloading import Unavailable
     from affidavit.publishing_api import PublishRequest, PublishResult
+    from affidavit.waking_api import (
+        ACTIVITY_DELIVER,
+        ACTIVITY_LOCATE,
+        DeliverRequest,
+        DeliverResult,
+        LocateRequest,
+        LocateResult,
+    )
 
 T = TypeVar("T")
 
@@ -46,6 +54,7 @@ _RETRY = RetryPolicy(
 # A session moves again within 20 s of a kill (H6): what a dead worker held comes back after these limits.
 _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
+_WAKE_LIMIT = timedelta(seconds=15)
 
 
 async def embed(request: bytes, *, generation: str, first: int, last: int) -> EmbedResult | None:
@@ -111,6 +120,32 @@ async def publish(request: PublishRequest) -> PublishResult:
         summary=f"{kind} {request.first}-{request.last}",
     )
     return _opened(contract.ACTIVITY_PUBLISH, result)
+
+
+async def locate(request: LocateRequest) -> LocateResult:
+    """Find the lives that wakes go to."""
+    result: LocateResult = await workflow.execute_activity(
+        ACTIVITY_LOCATE,
+        request,
+        result_type=LocateResult,
+        start_to_close_timeout=_WAKE_LIMIT,
+        retry_policy=_RETRY,
+        summary=f"{len(request.targets)} targets",
+    )
+    return result
+
+
+async def deliver(request: DeliverRequest) -> DeliverResult:
+    """Send wakes to their targets, those that go now."""
+    result: DeliverResult = await workflow.execute_activity(
+        ACTIVITY_DELIVER,
+        request,
+        result_type=DeliverResult,
+        start_to_close_timeout=_WAKE_LIMIT,
+        retry_policy=_RETRY,
+        summary=f"{len(request.wakes)} wakes",
+    )
+    return result
 
 
 async def seal(request: SealRequest) -> SealResult:

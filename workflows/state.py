@@ -25,6 +25,7 @@ from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, EventSummary, S
 from workflows.attempts import Attempts
 from workflows.breaker import BreakerState
 from workflows.producers import Producers
+from workflows.wakes import Wakes
 
 STATE_VERSION = 1
 TAIL = 10
@@ -141,6 +142,7 @@ class SessionState(BaseModel):
     attributes: bool | None = None
     """Whether the opening activity found all search attributes; None where it did not say."""
     shown: Shown | None = None
+    wakes: Wakes = Wakes()
 
     def admit(self, now_ms: int) -> int:
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""

@@ -10,7 +10,20 @@ from typing import Annotated
 
 import typer
 
-from affidavit.cli import audit, codec, doctor, embedded, keys, offline, replay, sessions, topics, trajectory
+from affidavit.cli import (
+    audit,
+    codec,
+    doctor,
+    embedded,
+    grants,
+    keys,
+    offline,
+    prune,
+    replay,
+    sessions,
+    topics,
+    trajectory,
+)
 from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
 from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
@@ -30,17 +43,15 @@ _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
     "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
     "Operate": (doctor.setup, doctor.doctor, codec.codec_server),
-    "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen),
+    "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen, prune.prune),
 }
 for _panel, _commands in _GROUPS.items():
     for _command in _commands:
         app.command(cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
-for _registered in trajectory.app.registered_commands:
-    _registered.cls = Command
-app.add_typer(trajectory.app, cls=Group, rich_help_panel="Evidence")
-for _registered in topics.app.registered_commands:
-    _registered.cls = Command
-app.add_typer(topics.app, cls=Group, rich_help_panel="Operate")
+for _sub, _panel in ((trajectory.app, "Evidence"), (grants.app, "Sessions"), (topics.app, "Operate")):
+    for _registered in _sub.registered_commands:
+        _registered.cls = Command
+    app.add_typer(_sub, cls=Group, rich_help_panel=_panel)
 
 
 def _print_version(wanted: bool) -> None:

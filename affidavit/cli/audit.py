@@ -13,22 +13,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from affidavit.buslog import BusLogReader, LogRow
-from affidavit.cli.evidence import BUS, KEYS, STORE
+from affidavit.cli.evidence import BUS, KEYS, store_in
 from affidavit.cli.output import (
-    CHOOSE,
     DATA_DIR,
     AsJson,
     Code,
-    CommandError,
     DataDir,
     StorePlace,
     emit_text,
     given_path,
     given_place,
     line,
-    plain,
 )
-from affidavit.evidence.audit import SESSIONS, Audit, Counts, Finding
+from affidavit.evidence.audit import Audit, Counts, Finding
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, read_secret_file
 from affidavit.evidence.text import printable
 from affidavit.stores.folder import folder_of
@@ -85,7 +82,7 @@ def audit(
     keys = [read_secret_file(path) for path in given or ([own] if place is None and own.exists() else [])]
     bus = data_dir / BUS
     auditing = Audit(
-        folder_of(_store_in(data_dir) if place is None else place),
+        folder_of(store_in(data_dir) if place is None else place),
         _records(bus) if place is None and bus.exists() else None,
         keys,
         now_ms=_now_ms(),
@@ -98,14 +95,6 @@ def audit(
             _show(finding)
         _sum_up(auditing.counts, authenticated=bool(keys))
     raise typer.Exit(Code.FAILED if auditing.counts.findings else Code.OK)
-
-
-def _store_in(data_dir: Path) -> Path:
-    """The evidence store of a data folder, or the folder itself where it is one."""
-    for folder in (data_dir / STORE, data_dir):
-        if folder.is_dir() and (folder != data_dir or (folder / SESSIONS).is_dir()):
-            return folder
-    raise CommandError(f"no evidence in {printable(plain(data_dir), 200)} {CHOOSE}", Code.USAGE)
 
 
 def _records(bus: Path) -> Iterator[LogRow]:
@@ -127,9 +116,10 @@ def _show(finding: Finding) -> None:
 def _sum_up(counts: Counts, *, authenticated: bool) -> None:
     bus = "no bus" if counts.bus_events is None else f"{_counted(counts.bus_events, 'event')} on the bus"
     macs = "MACs checked" if authenticated else "MACs not checked: no journal key"
+    pruned = f", {counts.pruned} pruned" if counts.pruned else ""
     line(
         f"looked at {_counted(counts.sessions, 'session')} ({_counted(counts.generations, 'generation')}, "
-        f"{counts.open} open), {_counted(counts.journal_events, 'event')} in the journal, {bus}; {macs}"
+        f"{counts.open} open{pruned}), {_counted(counts.journal_events, 'event')} in the journal, {bus}; {macs}"
     )
     verdict = _counted(counts.findings, "finding").upper() if counts.findings else "CLEAN"
     line(f"audit: {verdict}", "bold red" if counts.findings else "bold green")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from affidavit.cli.output import CHOOSE, Code, CommandError, plain
-from affidavit.evidence.audit import AuditedFolder
+from affidavit.evidence.audit import SESSIONS, AuditedFolder
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import domain_outcome, open_envelope, parse_envelope
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, read_secret_file
@@ -92,6 +92,18 @@ class Life:
             return []
         key = self.data_dir / KEYS / JOURNAL_KEY_FILE
         return [read_secret_file(key)] if key.exists() else []
+
+
+def store_in(data_dir: Path) -> Path:
+    """The evidence store of a data folder, or the folder itself where it is one.
+
+    Raises:
+        CommandError: it is neither.
+    """
+    for folder in (data_dir / STORE, data_dir):
+        if folder.is_dir() and (folder != data_dir or (folder / SESSIONS).is_dir()):
+            return folder
+    raise CommandError(f"no evidence in {printable(plain(data_dir), 200)} {CHOOSE}", Code.USAGE)
 
 
 def checked_session(session_id: str) -> str:

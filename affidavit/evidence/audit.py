@@ -30,20 +30,24 @@ from affidavit.evidence.journal import (
     Metadata,
     authenticate,
     domain_active,
+    domain_erased,
     domain_lifecycle,
     domain_metadata,
     domain_outcome,
+    domain_pruned,
     domain_trajectory,
     parse_envelope,
 )
 from affidavit.evidence.layout import (
     CAPTURES,
+    ERASED,
     JOURNAL,
     LIFECYCLE,
     METADATA,
     OUTCOME,
     PAYLOADS,
     PROVENANCE,
+    PRUNED,
     RECEIPT,
     TRAJECTORY,
     check_generation,
@@ -77,6 +81,7 @@ Kind: TypeAlias = Literal[
     "orphan_captures",
     "misplaced",
     "unreadable",
+    "half_pruned",
 ]
 
 BUS: Final = "bus"
@@ -142,6 +147,7 @@ class Counts:
     sessions: int = 0
     generations: int = 0
     open: int = 0
+    pruned: int = 0
     journal_events: int = 0
     bus_events: int | None = None
     findings: int = 0
@@ -367,6 +373,9 @@ class Audit:
 
     def _life(self, life: _Life) -> Findings:
         self._scratch.execute("DELETE FROM journal")
+        if life.store.has(PRUNED):
+            yield from self._pruned(life)
+            return
         try:
             life.session_id = self._id_of(life)
             # In this order: an outcome is written last of all, and an event's captures before it.
@@ -384,6 +393,7 @@ class Audit:
                 if name.startswith(f"{LIFECYCLE}/") and is_evidence(name):
                     yield from self._lifecycle(life, name)
             yield from self._receipt(life)
+            yield from self._erased(life)
         except OSError as error:
             yield life.say("unreadable", f"a folder of the generation: {_reason(error)}")
             return
@@ -398,9 +408,29 @@ class Audit:
         if self.counts.bus_events is not None:
             yield from self._compare(life)
 
+    def _pruned(self, life: _Life) -> Findings:
+        """What was pruned on purpose is no fault: its events stay on the bus, and its receipt may have been kept."""
+        self.counts.pruned += 1
+        life.session_id = self._id_of(life)
+        data, failed = self._optional(life, PRUNED)
+        if failed is not None:
+            yield failed
+        elif data is not None:
+            try:
+                self._payload(life, data, PRUNED)
+            except EvidenceError as error:
+                yield life.unreadable(PRUNED, error)
+        if left := [name for name in life.store.list("") if name not in (PRUNED, RECEIPT)]:
+            yield life.say("half_pruned", f"{len(left)} objects are left, such as {printable(left[0])}; prune it again")
+        yield from self._receipt(life)
+
     def _id_of(self, life: _Life) -> str | None:
         """The id by which the generation calls itself, if it is the one whose folder this is."""
-        for name, path in ((METADATA, ("session_id",)), (f"{JOURNAL}/{0:012d}.ndjson", ("event", "session_uid"))):
+        for name, path in (
+            (METADATA, ("session_id",)),
+            (f"{JOURNAL}/{0:012d}.ndjson", ("event", "session_uid")),
+            (PRUNED, ("session_id",)),
+        ):
             try:
                 value = parse_envelope(lines(life.store.read(name))[0]).payload
                 for key in path:
@@ -529,6 +559,17 @@ class Audit:
             life.count = max(life.count, sequence + 1)
         life.last_ms = time if life.last_ms is None else max(life.last_ms, time)
 
+    def _erased(self, life: _Life) -> Findings:
+        data, failed = self._optional(life, ERASED)
+        if failed is not None:
+            yield failed
+        if data is None:
+            return
+        try:
+            self._payload(life, data, ERASED)
+        except EvidenceError as error:
+            yield life.unreadable(ERASED, error)
+
     def _receipt(self, life: _Life) -> Findings:
         life.has_receipt = life.store.has(RECEIPT)
         data, failed = self._optional(life, RECEIPT)
@@ -591,6 +632,8 @@ class Audit:
 
     def _object(self, life: _Life, name: str, digest: object) -> Findings:
         outcome = life.outcome or {}
+        if name == TRAJECTORY and not life.store.has(name) and life.store.has(ERASED):
+            return
         if not life.store.has(name):
             yield life.say("missing", f"{name}, though the outcome is {outcome['status']}")
             return
@@ -669,6 +712,8 @@ _DOMAINS: Final = {
     JOURNAL: domain_active,
     LIFECYCLE: domain_lifecycle,
     PROVENANCE: domain_trajectory,
+    PRUNED: domain_pruned,
+    ERASED: domain_erased,
 }
 
 

@@ -106,6 +106,16 @@ def domain_trajectory(session_id: str, generation: str) -> str:
     return _domain(session_id, generation, "trajectory")
 
 
+def domain_pruned(session_id: str, generation: str) -> str:
+    """Domain of pruned.json."""
+    return _domain(session_id, generation, "pruned")
+
+
+def domain_erased(session_id: str, generation: str) -> str:
+    """Domain of erased.json."""
+    return _domain(session_id, generation, "erased")
+
+
 def seal(key: bytes, domain: str, index: int, payload: Any) -> bytes:
     """One envelope as compact JSON without a newline.
 

@@ -24,13 +24,18 @@ JOURNAL = "journal"
 CAPTURES = "captures"
 LIFECYCLE = "lifecycle"
 
+PRUNED = "pruned.json"
+"""What stays of a generation that was pruned: that it lived, and how it ended (behaviours A4)."""
+ERASED = "erased.json"
+"""Says that the content of a generation was erased on purpose: its captures, and its trajectory if it had one."""
+
 PAYLOADS = "payloads"
 """Folder beside a session's generations: big payloads that were kept out of Temporal's history, for all its lives."""
 
 _NUMBER_DIGITS = 12
 _GENERATION = re.compile(r"[0-9a-zA-Z-]{1,64}")
 _EVIDENCE = re.compile(
-    r"(metadata|receipt|outcome|trajectory|trajectory\.provenance)\.json"
+    r"(metadata|receipt|outcome|trajectory|trajectory\.provenance|pruned|erased)\.json"
     r"|(journal|captures)/[0-9]{12}\.ndjson|lifecycle/[0-9]{12}\.json"
 )
 
@@ -89,6 +94,16 @@ def trajectory_name(session_id: str, generation: str) -> str:
 def provenance_name(session_id: str, generation: str) -> str:
     """The envelope that ties the trajectory to the chain."""
     return f"{session_prefix(session_id, generation)}/{PROVENANCE}"
+
+
+def pruned_name(session_id: str, generation: str) -> str:
+    """The envelope that stays of a pruned generation."""
+    return f"{session_prefix(session_id, generation)}/{PRUNED}"
+
+
+def erased_name(session_id: str, generation: str) -> str:
+    """The envelope that says that content was erased."""
+    return f"{session_prefix(session_id, generation)}/{ERASED}"
 
 
 def lives_prefix(stem: str) -> str:

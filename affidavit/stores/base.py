@@ -11,6 +11,9 @@ from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
 STORE_ID_NAME = "store.id"
 """The object at the root that tells one store from another: a random UUID and a newline."""
 
+ERASABLE = "sessions"
+"""The one directory of which anything is ever erased."""
+
 # A leading dot is kept for a store's own temporary files; so `.` and `..` are no segments either.
 _SEGMENT = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,254}")
 
@@ -76,6 +79,24 @@ class EvidenceStore(Protocol):
 
         Raises:
             EvidenceStoreMismatch: The id is gone: the place of the store holds something else.
+        """
+        ...
+
+
+class ErasableStore(EvidenceStore, Protocol):
+    """An evidence store as pruning sees it. Nothing else erases: a worker is given an `EvidenceStore`."""
+
+    def delete(self, name: str) -> bool:
+        """Erases an object, durably; on a disk also what a killed creator left beside it, and emptied directories.
+
+        Args:
+            name: Of the object, below `sessions/`; any other raises `ValueError`.
+
+        Returns:
+            True if it was there, False if there is no such object (any more).
+
+        Raises:
+            IntegrityError: Something that is no object stands there, or a symlink on the way to it.
         """
         ...
 

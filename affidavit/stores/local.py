@@ -5,6 +5,7 @@ import io
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from affidavit.stores.base import (
+    ERASABLE,
     STORE_ID_NAME,
     ObjectExists,
     ObjectMissing,
@@ -30,6 +32,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1024 * 1024
+_SCRAP = ".tmp-"
+_SCRAP_AGE_S = 3600
+"""A temporary file that is older is nobody's any more."""
 
 
 class DirectoryStore:
@@ -85,6 +90,26 @@ class DirectoryStore:
                 return file.read()
         except FileNotFoundError:
             raise ObjectMissing(name) from None
+
+    def delete(self, name: str) -> bool:
+        """See `ErasableStore.delete`. A symlink in the place of an object is removed, not what it leads to."""
+        *parents, base = split_name(name)
+        if parents[:1] != [ERASABLE]:
+            raise ValueError(f"not below {ERASABLE}/, so it is never erased: {base_name(name)}")
+        try:
+            with _directories(self._root, parents) as directories:
+                _sweep(directories[-1])
+                try:
+                    os.unlink(base, dir_fd=directories[-1])
+                except (IsADirectoryError, PermissionError):
+                    if stat.S_ISDIR(os.stat(base, dir_fd=directories[-1], follow_symlinks=False).st_mode):
+                        raise IntegrityError(f"{base_name(name)} in the evidence store is not a file") from None
+                    raise
+                os.fsync(directories[-1])
+                _remove_empty(parents, directories)
+        except FileNotFoundError:
+            return False
+        return True
 
     def folders(self, prefix: str) -> list[str]:
         """See `EvidenceStore.folders`. A symlink is no directory."""
@@ -155,7 +180,7 @@ def _is_there(directory: int, base: str) -> bool:
 
 def _link_new(directory: int, base: str, source: BinaryIO) -> bool:
     """Writes a synced file and links it to `base`; False if that name is taken."""
-    temporary = f".tmp-{uuid4().hex}"
+    temporary = f"{_SCRAP}{uuid4().hex}"
     try:
         with os.fdopen(os.open(temporary, _CREATE, 0o600, dir_fd=directory), "wb") as file:
             source.seek(0)
@@ -169,6 +194,26 @@ def _link_new(directory: int, base: str, source: BinaryIO) -> bool:
         with suppress(OSError):  # the object counts, not the scrap
             os.unlink(temporary, dir_fd=directory)
     return True
+
+
+def _sweep(directory: int) -> None:
+    """Remove what killed creators have left: it may hold what is to be erased."""
+    with os.scandir(directory) as entries:
+        scraps = [entry.name for entry in entries if entry.name.startswith(_SCRAP)]
+    for scrap in scraps:
+        with suppress(FileNotFoundError):
+            if time.time() - os.stat(scrap, dir_fd=directory, follow_symlinks=False).st_mtime > _SCRAP_AGE_S:
+                os.unlink(scrap, dir_fd=directory)
+
+
+def _remove_empty(segments: list[str], directories: list[int]) -> None:
+    """Remove the directories that have become empty, the innermost first; the outermost stays."""
+    for place in range(len(segments) - 1, 0, -1):
+        try:
+            os.rmdir(segments[place], dir_fd=directories[place])
+        except OSError:  # not empty, or somebody makes something in it
+            return
+        os.fsync(directories[place])
 
 
 def _holds(directory: int, base: str, source: BinaryIO) -> bool:

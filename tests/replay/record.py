@@ -20,6 +20,7 @@ from temporalio.client import WorkflowFailureError
 from affidavit.client import SessionHandle
 from affidavit.contract import SIGNAL_RECORD, Agent
 from affidavit.errors import AffidavitError
+from affidavit.grants import GRANT_BOOK_ID
 from tests.support.halves import bus_of, journaling, signing, store_of, until
 from tests.support.rig import AGENT, Rig, signal_text
 from tests.support.taps import LIMIT_S, Outage, TapBus, TapStore
@@ -171,12 +172,48 @@ async def bad_start(rig: Rig) -> SessionHandle:
     return rig.client.handle("recorded-bad-start")
 
 
+async def waking(rig: Rig) -> SessionHandle:
+    """Wakes a session that runs, with a repeat and an acknowledgement there, and one that does not."""
+    woken = await rig.open(session_id="recorded-woken")
+    session = await rig.open(session_id="recorded-waking", wake_target=woken.session_id)
+    await session.wake({"n": 1})
+    await session.wake({"n": 2}, "nobody")
+    found = await eventually(woken.wakes_after, lambda answer: len(answer.wakes) == 1, within=LIMIT_S)
+    (note,) = found.wakes
+    again = {"kind": "wake", "input": {"n": 1}, "wake_id": note.wake_id, "source": note.source.model_dump()}
+    await rig.client.temporal.get_workflow_handle(woken.session_id).signal("woken", again)
+    await woken.ack_wake(note.sequence)
+    assert (await session.close()).steps == 2
+    assert (await woken.close()).repeated == 1
+    await save(rig, "woken", woken)
+    return session
+
+
+async def granting(rig: Rig) -> None:
+    """Every update of the grant book, and a hand-on."""
+    book = rig.client.grants
+    await book.grant("ann", "s1", "s2", descriptor="on call")
+    await book.revoke("ann", "s2")
+    with suppress(AffidavitError):
+        await book.transfer("ann", "bob", "s2")
+    await book.transfer("ann", "bob", "s1")
+    await book.delete_holder("bob")
+    handle = rig.client.temporal.get_workflow_handle(GRANT_BOOK_ID)
+    first = (await handle.describe()).run_id
+    while (await handle.describe()).run_id == first:
+        await book.grant("eve", "s3")
+    await book.list("eve")
+    await save_run(rig, "granting_1", GRANT_BOOK_ID, first)
+    await save_run(rig, "granting_2", GRANT_BOOK_ID, (await handle.describe()).run_id)
+
+
 WITH_A_WORKER: Final[tuple[Callable[[Rig], Awaitable[SessionHandle]], ...]] = (
     every_kind,
     cancelled,
     empty,
     quarantined,
     bad_start,
+    waking,
 )
 
 
@@ -226,6 +263,8 @@ async def main() -> None:
         try:
             rig = await Rig.make(server.address, Path(folder) / "rolled-over")
             await save(rig, rolled_over.__name__, await rolled_over(rig))
+            async with rig.worker():
+                await granting(rig)
         finally:
             await server.stop()
 

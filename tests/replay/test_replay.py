@@ -18,6 +18,7 @@ from tests.support.halves import check_once
 from tests.support.rig import Rig, actions
 from workers.devserver import DevServer
 from workers.worker import workflow_runner
+from workflows.grants import GrantBook
 from workflows.session import AgentSession
 
 HISTORIES = sorted(Path(__file__).with_name("histories").glob("*.json"))
@@ -26,7 +27,7 @@ HISTORIES = sorted(Path(__file__).with_name("histories").glob("*.json"))
 def replayer(runtime: Runtime | None = None) -> Replayer:
     """As workers run it."""
     return Replayer(
-        workflows=[AgentSession],
+        workflows=[AgentSession, GrantBook],
         workflow_runner=workflow_runner(),
         data_converter=data_converter(),
         runtime=runtime,
@@ -40,6 +41,7 @@ def load(path: Path) -> WorkflowHistory:
 
 def test_h3_the_saved_histories_are_there() -> None:
     expected = {"every_kind", "cancelled", "empty", "quarantined", "bad_start", "retried"}
+    expected |= {"waking", "woken", "granting_1", "granting_2"}
     expected |= {f"rolled_over_{run}" for run in (1, 2, 3, 4)}
     assert {path.stem for path in HISTORIES} >= expected
 
