@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from temporalio import envconfig
@@ -35,11 +35,14 @@ from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
-from affidavit.handle import SessionHandle
+from affidavit.handle import Redact, SessionHandle
+from affidavit.ids import session_id_for
 from affidavit.markdown import literal
 from affidavit.offloading import opened_in
 from affidavit.outgoing import Step, checked_id, checked_spec
 from affidavit.rpc import RETRY_TIMEOUT_S, persist, translated
+from affidavit.spool import spool_folder
+from affidavit.spooling import SpoolingHandle
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError
 from affidavit.stores.local import DirectoryStore
@@ -55,6 +58,7 @@ ADMIT_TIMEOUT_S = 5.0
 """How long an open or an admit may take before the client says what is missing (issue of the operator, not of the
 agent)."""
 DIAGNOSIS_TIMEOUT_S = 2.0
+OnUnavailable = Literal["raise", "spool"]
 
 
 class SessionClient:
@@ -71,6 +75,8 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | None = None,
+        on_unavailable: OnUnavailable = "raise",
+        spool: Path | None = None,
     ) -> None:
         """Takes a connected Temporal client whose data converter is `affidavit.converter.data_converter(store)`.
 
@@ -79,12 +85,15 @@ class SessionClient:
             admit_timeout: seconds that an open or an admit may take.
             retry_timeout: seconds that a call may fail on end, where failing may pass, before its caller is told.
             store: the workers' evidence store, where this client shares it.
+            on_unavailable: whether sessions go on in a spool file where nobody answers; else they raise.
+            spool: the folder for spool files; by default as `AFFIDAVIT_SPOOL` says, else `.affidavit/spool`.
         """
         self.temporal = client
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
         self._store = store
         self._task_queue = task_queue
+        self._spool = spool_folder(spool) if on_unavailable == "spool" else None
 
     @classmethod
     async def connect(
@@ -96,6 +105,8 @@ class SessionClient:
         admit_timeout: float = ADMIT_TIMEOUT_S,
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | Path | None = None,
+        on_unavailable: OnUnavailable = "raise",
+        spool: Path | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
@@ -103,9 +114,14 @@ class SessionClient:
             task_queue: where workers poll for sessions; by default as `AFFIDAVIT_TASK_QUEUE` says.
             store: the workers' evidence store or its directory, where this machine has it too. A message may then
                 have up to 16 MiB, because a big one goes there and not through Temporal.
+            on_unavailable: what is done where no server or no worker answers. `raise`, the default, is to fail closed:
+                no model is called that Affidavit has not admitted. `spool` is to go on, unadmitted and without the
+                breaker, and to write what is reported to a file, which `affidavit spool push` reports later.
+            spool: the folder for these files; by default as `AFFIDAVIT_SPOOL` says, else `.affidavit/spool`.
 
         Raises:
-            AffidavitUnavailable: nothing answers there, or the directory holds no evidence store.
+            AffidavitUnavailable: nothing answers there (unless it is to be spooled), or the directory holds no
+                evidence store.
         """
         if isinstance(store, Path):
             store = _existing(store)
@@ -119,11 +135,20 @@ class SessionClient:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 client = await Client.connect(**config, data_converter=data_converter(store))
         except (RuntimeError, TimeoutError, RPCError) as error:
-            raise AffidavitUnavailable(
-                f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
-            ) from error
-        task_queue = task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE
-        return cls(client, task_queue=task_queue, admit_timeout=admit_timeout, retry_timeout=retry_timeout, store=store)
+            if on_unavailable != "spool":
+                raise AffidavitUnavailable(
+                    f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
+                ) from error
+            client = await Client.connect(**config, data_converter=data_converter(store), lazy=True)
+        return cls(
+            client,
+            task_queue=task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE,
+            admit_timeout=admit_timeout,
+            retry_timeout=retry_timeout,
+            store=store,
+            on_unavailable=on_unavailable,
+            spool=spool,
+        )
 
     def message_bytes(self, session_id: str) -> int:
         """The largest message that a session takes from this client: more where both share an evidence store."""
@@ -131,14 +156,24 @@ class SessionClient:
         return contract.STORED_MESSAGE_BYTES if shared else contract.MESSAGE_BYTES
 
     async def open(
-        self, spec: SessionSpec | Mapping[str, Any], *, session_id: str | None = None, reopen: bool = False
+        self,
+        spec: SessionSpec | Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        key: str | None = None,
+        reopen: bool = False,
+        redact: Redact | None = None,
     ) -> SessionHandle:
         """Open a session, or join the living one of that id if it was opened with an equal spec.
 
         Args:
             spec: how to open it; a mapping is validated.
             session_id: 1-128 bytes of 0x21-0x7e without `#`; a fresh UUIDv7 if left out.
+            key: what the session is about, a ticket's number say, in place of an id: the same key is the same session
+                (`affidavit.ids.session_id_for`).
             reopen: start another life of an id whose last one ended `closed`.
+            redact: is given a copy of each step and returns what is reported of it. What it takes out has never left
+                this process; the evidence then proves what it let through.
 
         Returns:
             A handle, once the opening event is on disk.
@@ -147,8 +182,21 @@ class SessionClient:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.
             AffidavitUnavailable: no server or no worker answered within `admit_timeout`.
         """
+        if key is not None:
+            if session_id is not None:
+                raise SessionRefused(contract.REFUSED_BAD_SPEC, "a session has an id or a key, not both")
+            session_id = session_id_for(key)
         session_id = checked_id(session_id)
         checked = checked_spec(spec, reopen=reopen)
+        if self._spool is None:
+            return SessionHandle(self, session_id, await self._attached(session_id, checked), redact=redact)
+        try:
+            attached = await self._attached(session_id, checked)
+        except (AffidavitUnavailable, RuntimeError):  # the latter is a lazy connection's own word for it
+            return SpoolingHandle(self, session_id, None, spec=checked, folder=self._spool, redact=redact)
+        return SpoolingHandle(self, session_id, attached, spec=checked, folder=self._spool, redact=redact)
+
+    async def _attached(self, session_id: str, checked: SessionSpec) -> AttachResult:
         argument = raw_json(encode_json(checked.model_dump(mode="json", exclude_none=True)))
 
         async def attempt() -> AttachResult:
@@ -169,17 +217,26 @@ class SessionClient:
         with translated(session_id):
             try:
                 async with asyncio.timeout(self.admit_timeout):
-                    attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
+                    return await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
             except TimeoutError as error:
                 raise AffidavitUnavailable(await self.missing()) from error
-        return SessionHandle(self, session_id, attached)
 
     @asynccontextmanager
     async def session(
-        self, spec: SessionSpec | Mapping[str, Any], *, session_id: str | None = None, reopen: bool = False
+        self,
+        spec: SessionSpec | Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        key: str | None = None,
+        reopen: bool = False,
+        redact: Redact | None = None,
     ) -> AsyncIterator[SessionHandle]:
-        """Open a session for the length of a block: closed when it is left, cancelled when it raises."""
-        handle = await self.open(spec, session_id=session_id, reopen=reopen)
+        """Open a session for the length of a block, with the arguments and the errors of `open`.
+
+        It is closed when the block is left, and cancelled, with stop reason 99, when the block raises. Where it raises
+        because the session has refused to go on (a loop, a foreign identity), it is closed, and that is its reason.
+        """
+        handle = await self.open(spec, session_id=session_id, key=key, reopen=reopen, redact=redact)
         async with handle:
             yield handle
 

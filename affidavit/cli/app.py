@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from affidavit.cli import audit, embedded, keys, offline, replay, sessions, trajectory
+from affidavit.cli import audit, embedded, keys, offline, replay, sessions, spool, trajectory
 from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
 from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
@@ -37,6 +37,9 @@ for _panel, _commands in _GROUPS.items():
 for _registered in trajectory.app.registered_commands:
     _registered.cls = Command
 app.add_typer(trajectory.app, cls=Group, rich_help_panel="Evidence")
+for _registered in spool.app.registered_commands:
+    _registered.cls = Command
+app.add_typer(spool.app, cls=Group, rich_help_panel="Sessions")
 
 
 def _print_version(wanted: bool) -> None:
