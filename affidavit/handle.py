@@ -70,6 +70,7 @@ class SessionHandle(ReportsTools):
         self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
         self._sender = Sender(self._line.signal)
         self._redact = redact
+        self._on_leaving: list[Callable[[], None]] = []
 
     @property
     def generation(self) -> str | None:
@@ -264,6 +265,8 @@ class SessionHandle(ReportsTools):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for call in self._on_leaving:
+            call()
         if error is None or _ended_by_refusal(error):
             await self.close()
             return
@@ -281,6 +284,10 @@ class SessionHandle(ReportsTools):
         # A task that is being cancelled itself must not wait for what it has asked for.
         if not isinstance(error, asyncio.CancelledError):
             await self.result()
+
+    def on_leaving(self, call: Callable[[], None]) -> None:
+        """Have something called when the session's block is left, before the session is closed or cancelled."""
+        self._on_leaving.append(call)
 
     def encoded(self, steps: Sequence[Step]) -> list[Encoded]:
         """Steps as they would be sent, redacted and checked; for `post_encoded`.

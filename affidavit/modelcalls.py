@@ -7,7 +7,8 @@ request and one terminal record of an attempt (behaviours C1, C3).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ class ModelCall:
         self._calls = calls
         self._thread = thread
         self._open = [True]
+        calls.open.add(self)
 
     def respond(
         self,
@@ -66,17 +68,31 @@ class ModelCall:
         else:
             self._calls.answered(self._thread, text, tool_calls)
 
-    def fail(self, error: BaseException | None = None) -> None:
-        """Report that there is no answer: an error of the provider's, or None and a cancel for one that was dropped."""
+    def fail(self, error: BaseException | None = None, *, partial: str | None = None) -> None:
+        """Report that there is no answer. Never waits, and may be called from any thread.
+
+        Args:
+            error: why; None where the answer was dropped by the one who had asked for it.
+            partial: what had come of its text.
+        """
         if self._ends():
-            reason, message, status = explained(error)
-            self._calls.ended(self._failure(reason, message, status))
+            step = self._failure(*explained(error))
+            try:
+                self._calls.ended(step | ({"extra": {"partial_text": partial}} if partial else {}))
+            except MessageTooLarge:
+                self._calls.ended(step)
+
+    def when_collected(self, owner: object, report: Callable[[], None]) -> None:
+        """Have something report the end of the call once `owner`, a stream say, is garbage."""
+        weakref.finalize(owner, self._calls.reporter.later, report)
 
     def _ends(self) -> bool:
         try:
-            return self._open.pop()  # atomic: a stream may be dropped in one thread while another one reads its end
+            self._open.pop()  # atomic: a stream may be dropped in one thread while another one reads its end
         except IndexError:
             return False
+        self._calls.open.discard(self)
+        return True
 
     def _failure(self, reason: str, message: str | None = None, status: int | None = None) -> dict[str, Any]:
         step: dict[str, Any] = {"kind": "model_failure", "attempt_id": self.attempt_id, "reason": reason}
@@ -90,6 +106,13 @@ class ModelCalls:
         self.reporter: Reporter = session.reporter()
         self._cursor = MessageCursor()
         self._settling: asyncio.Task[Any] | None = None
+        self.open: set[ModelCall] = set()
+        self.reporter.handle.on_leaving(self.drop)
+
+    def drop(self) -> None:
+        """End the calls that are still open: the runtime leaves the session, so nobody reads their answers."""
+        for call in list(self.open):
+            call.fail()
 
     async def begin(
         self,

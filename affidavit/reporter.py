@@ -45,7 +45,11 @@ class Reporter:
         """Run a function on the session's loop: now where that is ours, else as soon as it can."""
         if self._here():
             call()
-            return
+        else:
+            self.later(call, steps=steps)
+
+    def later(self, call: Callable[[], object], *, steps: int = 1) -> None:
+        """Run a function on the session's loop, but never now: for finalizers, which interrupt anything."""
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop is closed; an object that is collected late reports into nothing

@@ -188,8 +188,8 @@ class Sender:
     def _absorb(self) -> None:
         """Put what was posted behind what was taken; for whoever has the turn."""
         if self._posted:
-            self._take(self._posted)
-            self._posted = []
+            posted, self._posted = self._posted, []
+            self._take(posted)
             if self._failure is None:  # else whoever is told of it has it tried again
                 self._start()
 

@@ -2,8 +2,8 @@
 
 A spool file holds one handle's reports, one JSON text a line: a header with the session's id and spec, then the
 messages as they would have been signalled, their steps numbered and with the time at which they were reported, at last
-how the session was to end. It is created exclusively with mode 0600 and only ever appended to, each line synced before its
-report returns. A lock tells whether its writer lives or somebody pushes it.
+how the session was to end. It is created exclusively with mode 0600 and only ever appended to, each line synced before
+its report returns. A lock tells whether its writer lives or somebody pushes it.
 
 Beside it, `.push` says how far a push has come. What it does not know yet is sent again and dropped by the session.
 """

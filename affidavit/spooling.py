@@ -192,6 +192,8 @@ class SpoolingHandle(SessionHandle):
     ) -> None:
         with suppress(SessionSpooled):
             if self._spool is not None:
+                for call in self._on_leaving:
+                    call()
                 raise self._end("close" if error is None else "cancel")
             await super().__aexit__(kind, error, trace)
 
