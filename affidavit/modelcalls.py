@@ -156,7 +156,7 @@ class ModelCalls:
         except BaseException as error:
             # It may have been admitted. A request and its failure are consistent in either case; an open attempt that
             # nobody ends would cost the session its receipt.
-            self._abandon(attempt_id, error)
+            self.abandon(attempt_id, error)
             raise
         return attempt_id, result.message
 
@@ -186,7 +186,7 @@ class ModelCalls:
         try:
             self.reporter.post(step)
         except (InvalidStep, MessageTooLarge) as error:
-            self._abandon(attempt_id, error)
+            self.abandon(attempt_id, error)
             raise
         return ModelCall(self, attempt_id, correction, thread)
 
@@ -206,7 +206,8 @@ class ModelCalls:
         # No await in between: the attempt is ours to end from here on.
         return self.requested(attempt_id, correction, messages, model=model, tools=tools, sent=sent)
 
-    def _abandon(self, attempt_id: str, error: BaseException) -> None:
+    def abandon(self, attempt_id: str, error: BaseException | None = None) -> None:
+        """End an admitted call of which no request was reported."""
         reason, message, _ = explained(error)
         failure = {"kind": "model_failure", "attempt_id": attempt_id, "reason": reason, "message": message or reason}
         with suppress(AffidavitError):

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -44,7 +44,11 @@ class ModelServer:
     def next(self, body: dict[str, Any]) -> Turn:
         with _lock:
             self.requests.append(body)
-            return self.turns[min(len(self.requests), len(self.turns)) - 1]
+            number = len(self.requests)
+        turn = self.turns[min(number, len(self.turns)) - 1]
+        # A call has an id of its own, also where a model asks for the same thing again.
+        again = turn in self.turns[: number - 1]
+        return replace(turn, calls=[(f"{id_}-{number}", *rest) for id_, *rest in turn.calls]) if again else turn
 
 
 _lock = threading.Lock()

@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from openai import AsyncOpenAI, OpenAI
 
 from affidavit.integrations import openai_shapes as shapes
+from affidavit.integrations.openai_streams import AsyncStream, Parts, SyncStream
 from affidavit.modelcalls import ModelCall, ModelCalls, correction_message
 from affidavit.reporter import Reports
 
 C = TypeVar("C", OpenAI, AsyncOpenAI)
 
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
-
-
-class CutOff(Exception):
-    """A stream that ended before the answer did."""
-
-
-class _Stream(Protocol):
-    text: list[str]
-
-    def add(self, chunk: Any) -> None: ...
-    def answer(self) -> shapes.Fields | None: ...
 
 
 def attest(client: C, session: Reports, *, stream_usage: bool = True) -> C:
@@ -72,7 +62,7 @@ class _Chat:
         return {**sent, "stream_options": {"include_usage": True}}, True
 
     answer = staticmethod(shapes.chat_answer)
-    stream: Callable[[], _Stream] = shapes.ChatStream
+    stream: Callable[[], Parts] = shapes.ChatStream
 
 
 class _Responses:
@@ -88,7 +78,7 @@ class _Responses:
         return sent, False
 
     answer = staticmethod(shapes.responses_answer)
-    stream: Callable[[], _Stream] = shapes.ResponsesStream
+    stream: Callable[[], Parts] = shapes.ResponsesStream
 
 
 _Api = _Chat | _Responses
@@ -104,7 +94,7 @@ def _synchronous(original: Callable[..., Any], api: _Api, calls: ModelCalls) -> 
         except BaseException as error:
             call.fail(error)
             raise
-        return _SyncStream(answer, call, api.stream(), hide) if sent.get("stream") else _reported(answer, api, call)
+        return SyncStream(answer, call, api.stream(), hide) if sent.get("stream") else _reported(answer, api, call)
 
     return create
 
@@ -119,7 +109,7 @@ def _asynchronous(original: Callable[..., Any], api: _Api, calls: ModelCalls) ->
         except BaseException as error:
             call.fail(error)
             raise
-        return _AsyncStream(answer, call, api.stream(), hide) if sent.get("stream") else _reported(answer, api, call)
+        return AsyncStream(answer, call, api.stream(), hide) if sent.get("stream") else _reported(answer, api, call)
 
     return create
 
@@ -142,98 +132,3 @@ def _reported(answer: Any, api: _Api, call: ModelCall) -> Any:
         call.fail(error)
         raise
     return answer
-
-
-class _Watched:
-    """What both kinds of stream share: the record of the call, made once."""
-
-    def __init__(self, stream: Any, call: ModelCall, parts: _Stream, hide_usage: bool) -> None:
-        self._stream = stream
-        self._call = call
-        self._parts = parts
-        self._hide_usage = hide_usage
-        call.when_collected(self, functools.partial(_dropped, call, parts))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _add(self, chunk: Any) -> bool:
-        """Take a chunk; whether the caller sees it."""
-        self._parts.add(chunk)
-        return not (self._hide_usage and getattr(chunk, "usage", None) and not chunk.choices)
-
-    def _ended(self) -> None:
-        answer = self._parts.answer()
-        if answer is None:
-            self._fail(CutOff("the stream ended before the answer did"))
-        else:
-            self._call.respond(**answer)
-
-    def _fail(self, error: BaseException) -> None:
-        self._call.fail(error, partial="".join(self._parts.text))
-
-    def _drop(self) -> None:
-        _dropped(self._call, self._parts)
-
-
-def _dropped(call: ModelCall, parts: _Stream) -> None:
-    """Report a call whose stream nobody reads on; does nothing where it was read to its end."""
-    answer = parts.answer()
-    if answer is None:
-        call.fail(partial="".join(parts.text))
-    else:  # only what comes behind the answer was left, usage at most
-        call.respond(**answer)
-
-
-class _SyncStream(_Watched):
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            while not self._add(chunk := next(self._stream)):
-                pass
-        except StopIteration:
-            self._ended()
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-        return chunk
-
-    def close(self) -> None:
-        self._drop()
-        self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _AsyncStream(_Watched):
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            while not self._add(chunk := await anext(self._stream)):
-                pass
-        except StopAsyncIteration:
-            self._ended()
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-        return chunk
-
-    async def close(self) -> None:
-        self._drop()
-        await self._stream.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -141,7 +141,7 @@ def responses_messages(instructions: Any, sent: Any) -> list[Message]:
 def responses_answer(response: Any) -> Fields:
     """What a response says."""
     whole = plain(response)
-    fields = _output(whole.get("output") or ())
+    fields = output_fields(whole.get("output") or ())
     details = whole.get("incomplete_details") or {}
     word = finish_word(details.get("reason") or whole.get("status"), calls=bool(fields["tool_calls"]))
     return fields | {
@@ -171,7 +171,8 @@ class ResponsesStream:
         return None if self._response is None else responses_answer(self._response)
 
 
-def _output(items: Sequence[Mapping[str, Any]]) -> Fields:
+def output_fields(items: Sequence[Mapping[str, Any]]) -> Fields:
+    """Text, calls and reasoning of output items."""
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     thoughts: list[str] = []
@@ -197,7 +198,7 @@ def _output(items: Sequence[Mapping[str, Any]]) -> Fields:
 def _answered(items: Sequence[Mapping[str, Any]]) -> list[Message]:
     if not items:
         return []
-    fields = _output(items)
+    fields = output_fields(items)
     message: Message = {"role": "assistant", "content": fields["text"] or ""}
     return [message | {name: fields[name] for name in ("tool_calls", "reasoning") if fields[name]}]
 

@@ -14,7 +14,8 @@ import pytest
 
 from affidavit.client import SessionHandle
 from affidavit.errors import SessionRefused
-from affidavit.integrations.openai import CutOff, attest
+from affidavit.integrations.openai import attest
+from affidavit.integrations.openai_streams import CutOff
 from affidavit.sync import SyncSession
 from examples.model_server import ModelServer, Turn, serving
 from tests.support.agents import LOOPING, PARALLEL, recorded, trajectory, unsigned
@@ -195,9 +196,11 @@ async def test_the_responses_api_is_recorded_too(running: Rig) -> None:
 
 async def test_the_sdks_own_stream_helper_works_on_it(running: Rig) -> None:
     with serving(Turn(text="one two", usage=(5, 2, 0))) as model:
-        async with session_of(running, model) as (session, client):
-            async with client.chat.completions.stream(model="m", messages=HI) as stream:
-                completion = await stream.get_final_completion()
+        async with (
+            session_of(running, model) as (session, client),
+            client.chat.completions.stream(model="m", messages=HI) as stream,
+        ):
+            completion = await stream.get_final_completion()
     assert completion.choices[0].message.content == "onetwo"
     assert session.outcome.totals.prompt_tokens == 5
 
