@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ class Turn:
     error: int | None = None
     cut: bool = False
     """A stream that breaks off in the middle."""
+    wait_s: float = 0
+    """How long the model takes to answer."""
 
     @property
     def word(self) -> str:
@@ -81,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         turn = self.script.next(body)
+        time.sleep(turn.wait_s)
         responses = self.path.endswith("/responses")
         if turn.error is not None:
             self._json({"error": {"message": "scripted error", "type": "server_error"}}, turn.error)
