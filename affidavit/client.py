@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from temporalio import envconfig
@@ -39,11 +39,14 @@ from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
 from affidavit.granting import Grants
 from affidavit.grants import holder_of
-from affidavit.handle import SessionHandle
+from affidavit.handle import Redact, SessionHandle
+from affidavit.ids import session_id_for
 from affidavit.markdown import literal
 from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
 from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
+from affidavit.spool import spool_folder
+from affidavit.spooling import SpoolingHandle
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, StorePlaceError, TransientError
 from affidavit.stores.place import StoreUrl, open_store
@@ -58,6 +61,7 @@ CONNECT_TIMEOUT_S = 5.0
 ADMIT_TIMEOUT_S = 5.0
 """How long an open or an admit may take before the client says what is missing."""
 DIAGNOSIS_TIMEOUT_S = 2.0
+OnUnavailable = Literal["raise", "spool"]
 
 
 class SessionClient:
@@ -75,6 +79,8 @@ class SessionClient:
         retry_timeout: float = RETRY_TIMEOUT_S,
         store: EvidenceStore | None = None,
         holder: str | None = None,
+        on_unavailable: OnUnavailable = "raise",
+        spool: Path | None = None,
     ) -> None:
         """Takes a connected Temporal client whose data converter is `affidavit.converter.data_converter(store)`.
 
@@ -85,6 +91,8 @@ class SessionClient:
             store: the workers' evidence store, where this client shares it.
             holder: who this client addresses sessions as. Sessions that it did not open itself it then awaits, looks
                 at, cancels and wakes only with a grant (docs/addressing.md); None checks nothing.
+            on_unavailable: whether sessions go on in a spool file where nobody answers; else they raise.
+            spool: the folder for spool files; by default as `AFFIDAVIT_SPOOL` says, else `.affidavit/spool`.
         """
         self.temporal = client
         self.holder = None if holder is None else checked_id(holder)
@@ -93,6 +101,7 @@ class SessionClient:
         self._opened = OpenedSessions(store) if store is not None else ()
         self._task_queue = task_queue
         self.grants = Grants(client, task_queue, retry_timeout)
+        self._spool = spool_folder(spool) if on_unavailable == "spool" else None
 
     @classmethod
     async def connect(
@@ -106,6 +115,8 @@ class SessionClient:
         store: EvidenceStore | Path | StoreUrl | str | None = None,
         codec: EncryptionCodec | None = None,
         holder: str | None = None,
+        on_unavailable: OnUnavailable = "raise",
+        spool: Path | None = None,
     ) -> SessionClient:
         """Connect as the environment says (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, TLS, …), or to `address`.
 
@@ -115,9 +126,14 @@ class SessionClient:
                 has it too. A message may then have up to 16 MiB, because a big one goes there and not through Temporal.
             codec: encrypts payloads; by default as `AFFIDAVIT_CODEC_KEY_FILES` says.
             holder: who this client addresses sessions as, see `SessionClient`.
+            on_unavailable: what is done where no server or no worker answers. `raise`, the default, is to fail closed:
+                no model is called that Affidavit has not admitted. `spool` is to go on, unadmitted and without the
+                breaker, and to write what is reported to a file, which `affidavit spool push` reports later.
+            spool: the folder for these files; by default as `AFFIDAVIT_SPOOL` says, else `.affidavit/spool`.
 
         Raises:
-            AffidavitUnavailable: nothing answers there, or the place holds no evidence store.
+            AffidavitUnavailable: nothing answers there (unless it is to be spooled), or the place holds no evidence
+                store.
             KeyFileError: a codec key that the environment names cannot be used.
         """
         if isinstance(store, Path | StoreUrl | str):
@@ -133,17 +149,20 @@ class SessionClient:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 client = await Client.connect(**config, data_converter=data_converter(store, codec))
         except (RuntimeError, TimeoutError, RPCError) as error:
-            raise AffidavitUnavailable(
-                f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
-            ) from error
-        task_queue = task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE
+            if on_unavailable != "spool":
+                raise AffidavitUnavailable(
+                    f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
+                ) from error
+            client = await Client.connect(**config, data_converter=data_converter(store, codec), lazy=True)
         return cls(
             client,
-            task_queue=task_queue,
+            task_queue=task_queue or os.environ.get(TASK_QUEUE_VARIABLE) or contract.TASK_QUEUE,
             admit_timeout=admit_timeout,
             retry_timeout=retry_timeout,
             store=store,
             holder=holder,
+            on_unavailable=on_unavailable,
+            spool=spool,
         )
 
     def message_bytes(self, session_id: str) -> int:
@@ -152,14 +171,24 @@ class SessionClient:
         return contract.STORED_MESSAGE_BYTES if shared else contract.MESSAGE_BYTES
 
     async def open(
-        self, spec: SessionSpec | Mapping[str, Any], *, session_id: str | None = None, reopen: bool = False
+        self,
+        spec: SessionSpec | Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        key: str | None = None,
+        reopen: bool = False,
+        redact: Redact | None = None,
     ) -> SessionHandle:
         """Open a session, or join the living one of that id if it was opened with an equal spec.
 
         Args:
             spec: how to open it; a mapping is validated.
             session_id: 1-128 bytes of 0x21-0x7e without `#`; a fresh UUIDv7 if left out.
+            key: what the session is about, a ticket's number say, in place of an id: the same key is the same session
+                (`affidavit.ids.session_id_for`).
             reopen: start another life of an id whose last one ended `closed`.
+            redact: is given a copy of each step and returns what is reported of it. What it takes out has never left
+                this process; the evidence then proves what it let through.
 
         Returns:
             A handle, once the opening event is on disk.
@@ -168,8 +197,21 @@ class SessionClient:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.
             AffidavitUnavailable: no server or no worker answered within `admit_timeout`.
         """
+        if key is not None:
+            if session_id is not None:
+                raise SessionRefused(contract.REFUSED_BAD_SPEC, "a session has an id or a key, not both")
+            session_id = session_id_for(key)
         session_id = checked_id(session_id)
         checked = checked_spec(spec, reopen=reopen)
+        if self._spool is None:
+            return SessionHandle(self, session_id, await self._attached(session_id, checked), redact=redact)
+        try:
+            attached = await self._attached(session_id, checked)
+        except (AffidavitUnavailable, RuntimeError):  # the latter is a lazy connection's own word for it
+            return SpoolingHandle(self, session_id, None, spec=checked, folder=self._spool, redact=redact)
+        return SpoolingHandle(self, session_id, attached, spec=checked, folder=self._spool, redact=redact)
+
+    async def _attached(self, session_id: str, checked: SessionSpec) -> AttachResult:
         argument = raw_json(encode_json(checked.model_dump(mode="json", exclude_none=True)))
 
         async def attempt() -> AttachResult:
@@ -196,14 +238,24 @@ class SessionClient:
         if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
             # The first grant of a child. Opening it again repeats what a crash has left out.
             await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
-        return SessionHandle(self, session_id, attached)
+        return attached
 
     @asynccontextmanager
     async def session(
-        self, spec: SessionSpec | Mapping[str, Any], *, session_id: str | None = None, reopen: bool = False
+        self,
+        spec: SessionSpec | Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        key: str | None = None,
+        reopen: bool = False,
+        redact: Redact | None = None,
     ) -> AsyncIterator[SessionHandle]:
-        """Open a session for the length of a block: closed when it is left, cancelled when it raises."""
-        handle = await self.open(spec, session_id=session_id, reopen=reopen)
+        """Open a session for the length of a block, with the arguments and the errors of `open`.
+
+        It is closed when the block is left, and cancelled, with stop reason 99, when the block raises. Where it raises
+        because the session has refused to go on (a loop, a foreign identity), it is closed, and that is its reason.
+        """
+        handle = await self.open(spec, session_id=session_id, key=key, reopen=reopen, redact=redact)
         async with handle:
             yield handle
 

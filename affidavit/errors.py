@@ -20,6 +20,20 @@ class SessionRefused(AffidavitError):
         self.reason = reason
 
 
+class SessionSpooled(AffidavitUnavailable):
+    """The session goes on in a local spool file, so there is no answer yet; `affidavit spool push` reports it later."""
+
+
+class ToolBlocked(AffidavitError):
+    """A tool call that was not made. `stage` says at which check it ended: `parse`, `schema` or `policy`."""
+
+    def __init__(self, tool: str, stage: str, reason: str) -> None:
+        super().__init__(f"{tool}: {reason}")
+        self.tool = tool
+        self.stage = stage
+        self.reason = reason
+
+
 class InvalidStep(AffidavitError, ValueError):
     """A step that the session would reject; nothing was sent."""
 

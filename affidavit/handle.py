@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -32,10 +33,12 @@ from affidavit.evidence.layout import trajectory_name
 from affidavit.evidence.text import printable
 from affidavit.grants import holder_of
 from affidavit.ids import new_session_id
-from affidavit.outgoing import Step, check_one_message, encoded
+from affidavit.outgoing import Encoded, Step, check_one_message, encoded
 from affidavit.pacing import Pace
+from affidavit.reporter import Reporter
 from affidavit.rpc import Line
 from affidavit.sending import Sender
+from affidavit.tools import ReportsTools
 from affidavit.validation import first_error
 from affidavit.waking_api import QUERY_WAKES_AFTER, SIGNAL_ACK_WAKE, WakesResult
 
@@ -46,23 +49,33 @@ QUESTION_S: Final = 5.0
 CANCEL_DRAIN_S: Final = 5.0
 """How long a cancel waits for what was reported before it."""
 
+Redact = Callable[[dict[str, Any]], Step]
+"""Is given a copy of each step before it leaves the process; returns what is reported in its place."""
+
+ENDED_BY_REFUSAL: Final = (contract.REFUSED_LOOP, contract.REFUSED_IDENTITY, contract.REFUSED_CLOSING)
+"""Refusals after which a session is closed and not cancelled: its own last event is why it ends, 91 or 94."""
+
 R = TypeVar("R", bound=BaseModel)
 
 
-class SessionHandle:
+class SessionHandle(ReportsTools):
     """One session. `outcome` is set once `close` or `result` has returned it.
 
     Safe to share between tasks of one event loop. A handle numbers its steps as a producer of its own, so that none
     is taken twice however often it is sent; a session knows at most 64 producers, so keep a handle and share it.
     """
 
-    def __init__(self, client: SessionClient, session_id: str, attached: AttachResult | None) -> None:
+    def __init__(
+        self, client: SessionClient, session_id: str, attached: AttachResult | None, *, redact: Redact | None = None
+    ) -> None:
         self.session_id = session_id
         self.attached = attached
         self.outcome: SessionOutcome | None = None
         self._client = client
         self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
         self._sender = Sender(self._line.signal, Pace(self._crowded, patience=client.retry_timeout).wait)
+        self._redact = redact
+        self._on_leaving: list[Callable[[], None]] = []
 
     @property
     def generation(self) -> str | None:
@@ -93,9 +106,24 @@ class SessionHandle:
             SessionNotFound: the session has ended, or never was; earlier steps of this handle were not taken, as many
                 as the text says, nor those of this call.
         """
-        checked = encoded(steps, self._limit)
+        checked = self.encoded(steps)
         await self._may_wake(steps)
         await self._sender.put(checked)
+
+    def post(self, *steps: Step) -> None:
+        """`record` for code that cannot wait, a callback say: in order with it, but however full the buffer is.
+
+        To be called on the session's event loop; `reporter()` gives the same for any thread.
+
+        Raises:
+            InvalidStep, MessageTooLarge: nothing of this call was taken. What else goes wrong is told to the next
+                `record`, `flush`, `admit` or `close`.
+        """
+        self.post_encoded(self.encoded(steps))
+
+    def reporter(self) -> Reporter:
+        """What a framework's callbacks report by, from any thread; to be asked for on the session's event loop."""
+        return Reporter(self, asyncio.get_running_loop())
 
     async def submit(self, *steps: Step) -> SubmitResult:
         """Report steps and wait until they are in the journal; other steps of this handle wait behind them.
@@ -106,7 +134,7 @@ class SessionHandle:
             AffidavitUnavailable, SessionStalled: nobody answered in time; the steps may be in the journal or not.
             SessionNotFound: the session is not running.
         """
-        checked = encoded(steps, self._limit)
+        checked = self.encoded(steps)
         check_one_message(checked, self._limit)
         await self._may_wake(steps)
 
@@ -123,12 +151,15 @@ class SessionHandle:
         """
         return await self._update(contract.UPDATE_FLUSH, FlushResult)
 
-    async def admit(self, attempt_id: str | None = None, agent: Agent | None = None) -> AdmitResult:
+    async def admit(
+        self, attempt_id: str | None = None, agent: Agent | None = None, *, after: asyncio.Future[Any] | None = None
+    ) -> AdmitResult:
         """Ask whether a model may be called, and open the attempt that its answer or its failure will close.
 
         Args:
             attempt_id: the attempt's name; made here if left out, so that a retry opens no second one.
             agent: who asks; checked against the session's identity.
+            after: waited for first, within the same time: a `flush`, so that the breaker has judged what came before.
 
         Returns:
             The attempt's id. `flagged`: the breaker is open and only observes. `message`: a system message to put
@@ -143,6 +174,8 @@ class SessionHandle:
         argument = _argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
         try:
             async with asyncio.timeout(self._client.admit_timeout):
+                if after is not None:
+                    await asyncio.wait([after])
                 result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
         except TimeoutError as error:
             raise AffidavitUnavailable(await self._client.missing()) from error
@@ -289,8 +322,18 @@ class SessionHandle:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        for call in self._on_leaving:
+            call()
+        if error is None or _ended_by_refusal(error):
             await self.close()
+            return
+        if isinstance(error, AffidavitUnavailable):
+            # Nobody answers, so there is little hope to be heard, and the caller has waited once already.
+            with suppress(AffidavitUnavailable, TimeoutError):
+                async with asyncio.timeout(self._client.admit_timeout):
+                    await self.cancel()
+                return
+            error.add_note("affidavit: the session was not cancelled; it closes itself once it is idle")
             return
         unsent = await self._cancel()
         if unsent is not None:
@@ -317,9 +360,28 @@ class SessionHandle:
         try:
             async with asyncio.timeout(QUESTION_S):
                 view = await self._line.query(contract.QUERY_VIEW, SessionView)
-        except (AffidavitError, TimeoutError):
+        except (AffidavitError, TimeoutError, RuntimeError):  # the last is what a lazy connection raises
             return False  # the signal itself will tell what is wrong
         return view.queue_depth >= view.queue_limit
+
+    def on_leaving(self, call: Callable[[], None]) -> None:
+        """Have something called when the session's block is left, before the session is closed or cancelled."""
+        self._on_leaving.append(call)
+
+    def encoded(self, steps: Sequence[Step]) -> list[Encoded]:
+        """Steps as they would be sent, redacted and checked; for `post_encoded`.
+
+        Raises:
+            InvalidStep, MessageTooLarge.
+        """
+        if self._redact is not None:
+            # A copy, so that the hook may change it in place and the agent's own data stays as it is.
+            steps = [self._redact(copy.deepcopy(dict(step))) for step in steps]
+        return encoded(steps, self._limit)
+
+    def post_encoded(self, steps: Sequence[Encoded]) -> None:
+        """`post` for steps that were encoded in another thread."""
+        self._sender.post(steps)
 
     def _limit(self) -> int:
         return self._client.message_bytes(self.session_id)
@@ -333,6 +395,16 @@ class SessionHandle:
         # In the order of the calls: what was reported before has to be there before.
         await self._sender.drain()
         return await self._line.update(name, result_type, *args)
+
+
+def _ended_by_refusal(error: BaseException) -> bool:
+    """Whether a block ends because the session refused to go on; frameworks wrap the refusal in errors of their own."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, SessionRefused):
+            return seen.type in ENDED_BY_REFUSAL
+        seen = seen.__cause__
+    return False
 
 
 def _argument(model: type[BaseModel], **fields: Any) -> RawValue:

@@ -77,6 +77,7 @@ class Sender:
         self._before = before
         self._next = 1
         self._waiting: deque[_Waiting] = deque()
+        self._posted: list[Encoded] = []
         self._waiting_size = 0
         self._flight: _Flight | None = None
         # Steps taken so far, those of them that are done with, and those that nobody may hold back.
@@ -85,6 +86,7 @@ class Sender:
         self._told = False
         self._pump: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
+        self._absorbing: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
         self._progress = asyncio.Event()
 
@@ -100,16 +102,37 @@ class Sender:
             Exception: what an earlier send failed with, if nobody has been told yet.
         """
         async with self._turn:
+            self._absorb()
             self._resume()
             await self._until(self._has_room)
-            since = asyncio.get_running_loop().time()
-            for step in steps:
-                self._waiting.append(_Waiting(step, since))
-                self._waiting_size += step.size
-            self._taken += len(steps)
+            self._take(steps)
             self._start()
-            if self._is_full():
-                self._news.set()
+
+    def post(self, steps: Sequence[Encoded]) -> None:
+        """Take steps from code that cannot wait, however full the backlog is; a failed send is told to others.
+
+        Steps posted while another caller has the turn stand behind what that one reports.
+        """
+        self._posted.extend(steps)
+        if self._turn.locked():
+            self._absorbing = asyncio.ensure_future(self._absorb_in_turn())
+        else:
+            self._absorb()
+
+    async def take_over(self) -> list[bytes]:
+        """Stop sending for good; returns the messages that the server does not have for certain, in order.
+
+        Each is what would have been sent, its steps numbered; whoever delivers them makes further ones by `message`.
+        """
+        if (pump := self._pump) is not None:
+            pump.cancel()
+            await asyncio.wait([pump])
+        self._absorb()
+        messages = [self._flight.message] if self._flight else []
+        while self._waiting:
+            messages.append(self._cut().message)
+        self._flight, self._done = None, self._taken
+        return messages
 
     async def drain(self) -> None:
         """Send everything that was taken before, now, and return when the server has it.
@@ -117,6 +140,11 @@ class Sender:
         Raises:
             Exception: what a send failed with.
         """
+        if self._posted:
+            await self._absorb_in_turn()
+        await self._drain()
+
+    async def _drain(self) -> None:
         if not self.backlog:
             self._resume()
             return
@@ -128,6 +156,8 @@ class Sender:
         """Like `drain`, for at most `within` seconds, but returns what went wrong instead of raising it."""
         try:
             async with asyncio.timeout(within):
+                if self._posted:
+                    await self._absorb_in_turn()
                 target = self._hurry()
                 if self._failure is None:
                     self._start()
@@ -143,9 +173,10 @@ class Sender:
             send: if it raises one of the refusals for want of room or time, nothing was taken for certain.
         """
         async with self._turn:
-            await self.drain()
+            self._absorb()
+            await self._drain()
             first = self._next
-            message = self._message(steps)
+            message = self.message(steps)
             try:
                 return await send(message)
             except SessionRefused as refused:
@@ -155,6 +186,27 @@ class Sender:
                 raise
 
     # -- what callers share ----------------------------------------------------------------------------
+
+    def _take(self, steps: Sequence[Encoded]) -> None:
+        since = asyncio.get_running_loop().time()
+        for step in steps:
+            self._waiting.append(_Waiting(step, since))
+            self._waiting_size += step.size
+        self._taken += len(steps)
+        if self._is_full():
+            self._news.set()
+
+    def _absorb(self) -> None:
+        """Put what was posted behind what was taken; for whoever has the turn."""
+        if self._posted:
+            posted, self._posted = self._posted, []
+            self._take(posted)
+            if self._failure is None:  # else whoever is told of it has it tried again
+                self._start()
+
+    async def _absorb_in_turn(self) -> None:
+        async with self._turn:
+            self._absorb()
 
     def _has_room(self) -> bool:
         in_flight = self._flight.size if self._flight else 0
@@ -250,9 +302,10 @@ class Sender:
             size += step.size
             self._waiting.popleft()
         self._waiting_size -= size - ENVELOPE_BYTES
-        return _Flight(self._message(steps), len(steps), size)
+        return _Flight(self.message(steps), len(steps), size)
 
-    def _message(self, steps: Sequence[Encoded]) -> bytes:
+    def message(self, steps: Sequence[Encoded]) -> bytes:
+        """The message that carries steps, each with its number; the numbers are given away."""
         parts = []
         for step in steps:
             if step.numbered:

@@ -21,6 +21,7 @@ from affidavit.cli import (
     prune,
     replay,
     sessions,
+    spool,
     topics,
     trajectory,
 )
@@ -48,7 +49,12 @@ _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _commands in _GROUPS.items():
     for _command in _commands:
         app.command(cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
-for _sub, _panel in ((trajectory.app, "Evidence"), (grants.app, "Sessions"), (topics.app, "Operate")):
+for _sub, _panel in (
+    (trajectory.app, "Evidence"),
+    (grants.app, "Sessions"),
+    (spool.app, "Sessions"),
+    (topics.app, "Operate"),
+):
     for _registered in _sub.registered_commands:
         _registered.cls = Command
     app.add_typer(_sub, cls=Group, rich_help_panel=_panel)

@@ -46,6 +46,7 @@ from affidavit.evidence.receipt import RECEIPT_LIMIT, EventChain, Receipt, Verif
 from affidavit.evidence.text import printable
 from affidavit.evidence.trajectory import MAX_BYTES
 from affidavit.fields import WireSchema
+from affidavit.message_schemas import message_schemas
 from affidavit.steps import step_schemas
 from affidavit.stores.folder import reader_of
 
@@ -372,6 +373,7 @@ def _schemas() -> dict[str, Callable[[], dict[str, Any]]]:
 
     return {
         **{kind: of_step(kind) for kind in step_schemas()},
+        **message_schemas(),
         "session-spec": lambda: SessionSpec.model_json_schema(schema_generator=WireSchema),
         "event": lambda: schemas.load("event"),
         "trajectory": lambda: schemas.load("trajectory"),
@@ -385,7 +387,7 @@ def schema(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the JSON Schema of a step, of a session's spec, of an event, a trajectory or a receipt."""
+    """Print the JSON Schema of a step or another message, of a session's spec, an event, a trajectory or a receipt."""
     known = _schemas()
     if name is None:
         if as_json:
