@@ -45,6 +45,7 @@ class Pipeline:
         self._embedding = EmbeddingActivity(HashEmbedder())
         self._bus = SqliteBus(folder / "bus.sqlite")
         self._publishing = PublishingActivity(self.store, self._bus, [KEY])
+        self._loop = asyncio.new_event_loop()  # one, as in a worker: a loop and its threads are dear to make
         self._published = 0
         self._converter = data_converter().payload_converter
         spec = self.session.spec
@@ -104,12 +105,13 @@ class Pipeline:
             store_id=self.store.store_id,
         )
         given = self._over_the_wire(request, PublishRequest)
-        result: PublishResult = asyncio.run(self.session.run(self._publishing.publish, given))
+        result: PublishResult = self._loop.run_until_complete(self.session.run(self._publishing.publish, given))
         self._published = result.last + 1
 
     def close(self) -> None:
         """Let go of the bus."""
-        asyncio.run(self._bus.close())
+        self._loop.run_until_complete(self._bus.close())
+        self._loop.close()
 
     def _over_the_wire(self, value: Any, kind: type[Any]) -> Any:
         """What an activity gets of a value, or a workflow of its answer: as a payload and back."""
