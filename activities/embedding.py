@@ -16,7 +16,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.embedders import Counts, similarity
+from activities.embedders import Counts, similarities
 from affidavit.assessment import (
     EMBED_ATTEMPTS,
     MEMORY,
@@ -78,9 +78,9 @@ class EmbeddingActivity:
             return Assessment(failed=True)
         if not counts.any():
             return Assessment(degenerate=True, call_digest=call_digest)
-        similarities = [similarity(counts, earlier) for earlier in window]
+        measured = similarities(counts, window)
         window.append(counts)
-        return Assessment(similarities=similarities, counts=pack_counts(counts.tolist()), call_digest=call_digest)
+        return Assessment(similarities=measured, counts=pack_counts(counts.tolist()), call_digest=call_digest)
 
 
 def _call_digest(calls: list[list[Any]] | None) -> str | None:
