@@ -117,11 +117,26 @@ def seal(key: bytes, domain: str, index: int, payload: Any) -> bytes:
         index: place in that domain, 0 … 2^53-1.
         payload: any JSON value; `CanonicalError` if it has no canonical form.
     """
+    return _sealed(key, domain, index, canonicalize(payload))
+
+
+def seal_record(key: bytes, domain: str, index: int, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The envelope of a journal record, as `seal` makes it, and the canonical form of its event.
+
+    The event is most of a record, and the chain needs its form as well; so it is made once.
+    """
+    event = canonicalize(record["event"])
+    before = canonicalize({name: value for name, value in record.items() if name < "event"})
+    after = canonicalize({name: value for name, value in record.items() if name > "event"})
+    members = [part for part in (before[1:-1], b'"event":' + event, after[1:-1]) if part]
+    return _sealed(key, domain, index, b"{" + b",".join(members) + b"}"), event
+
+
+def _sealed(key: bytes, domain: str, index: int, canonical: bytes) -> bytes:
     if len(key) != KEY_BYTES:
         raise EnvelopeError(f"a journal key has {KEY_BYTES} bytes")
     if type(index) is not int or not 0 <= index <= MAX_INTEGER:
         raise EnvelopeError("envelope index is out of range")
-    canonical = canonicalize(payload)
     mac = _mac(key, domain, index, canonical)
     return b'{"index":%d,"payload":%b,"mac":"%b"}' % (index, canonical, mac.encode())
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rfc8785
 
 from affidavit.evidence import journal
 from affidavit.evidence.canonical import CanonicalError
 from affidavit.evidence.strict import DuplicateKey, NestingTooDeep, StrictJsonError, TrailingBytes
+from tests.support import proof
 
 VECTORS = json.loads(Path(__file__).parents[2].joinpath("vectors.json").read_text("utf-8"))["journal"]
 KEY = b"\x07" * 32
@@ -257,3 +259,10 @@ def test_metadata_reads_back() -> None:
 def test_metadata_is_read_strictly(change: dict[str, Any]) -> None:
     with pytest.raises(journal.RecordError):
         journal.Metadata.read(_metadata(**change))
+
+
+@pytest.mark.parametrize("record", [{"event": {"b": 1, "a": [1.0]}}, {"event": {}, "attempt": None, "identity": {}}])
+def test_a_record_is_sealed_like_any_payload_and_its_event_is_in_canonical_form(record: dict[str, Any]) -> None:
+    line, event = journal.seal_record(KEY, DOMAIN, 3, record)
+    assert line == proof.envelope(KEY, DOMAIN, 3, record)
+    assert event == rfc8785.dumps(record["event"])
