@@ -56,7 +56,7 @@ async def _report(session: SessionHandle) -> None:
     source = steps()
     while True:
         await session.record(*islice(source, 4))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)
 
 
 async def _answered(session: SessionHandle, since: float) -> float:

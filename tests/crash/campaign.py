@@ -22,7 +22,7 @@ Mode = Literal["workers", "server"]
 
 SLOTS = 2
 """Workers at a time, so that while one is away the other, or nobody, goes on."""
-LAST_S = 180.0
+LAST_S = 240.0
 """How long the sessions may take to end once nobody is killed any more."""
 RETRY_S = 300.0
 

@@ -10,7 +10,7 @@ from tests.crash.campaign import campaign
 from tests.crash.table import lines
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(600)
 async def test_h1_workers_are_killed_and_every_session_equals_its_undisturbed_twin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -22,7 +22,7 @@ async def test_h1_workers_are_killed_and_every_session_equals_its_undisturbed_tw
     assert result.unmet == []
 
 
-@pytest.mark.timeout(220)
+@pytest.mark.timeout(600)
 async def test_h2_the_server_is_killed_and_nothing_that_was_accepted_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
