@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-SLOTS = 3
+SLOTS = 2
 """Open attempts that the sessions of the model may have."""
 
 
