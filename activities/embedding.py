@@ -26,7 +26,7 @@ from affidavit.assessment import (
     EmbedResult,
     decode_request,
     pack_counts,
-    unpack_counts,
+    unpack_bytes,
 )
 from affidavit.contract import ACTIVITY_EMBED
 from affidavit.evidence.canonical import digest
@@ -63,7 +63,7 @@ class EmbeddingActivity:
 
     def assess(self, request: EmbedRequest) -> EmbedResult:
         """One assessment an item, in order; a text is compared with the window and with earlier items' texts."""
-        window = deque((np.array(unpack_counts(packed)) for packed in request.window), maxlen=MEMORY)
+        window = deque((np.frombuffer(unpack_bytes(packed), dtype="<i4") for packed in request.window), maxlen=MEMORY)
         return EmbedResult(assessments=[self._assess(item, window) for item in request.items])
 
     def _assess(self, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
