@@ -190,6 +190,36 @@ def open_envelope(data: bytes, *, keys: Sequence[bytes], domain: str, index: int
     return envelope.payload
 
 
+_WRITTEN: Final = re.compile(rb'\{"index":(0|[1-9][0-9]{0,15}),"payload":(\{.*\}),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
+_EVENT: Final = b'"event":'
+_AFTER_EVENT: Final = b',"identity":'
+
+
+def open_record(data: bytes, *, keys: Sequence[bytes], domain: str, index: int) -> tuple[Any, bytes]:
+    """Payload of a journal record, and the canonical form of its event; for those who carry what they have journaled.
+
+    As `open_envelope`, but a text that is as `seal` writes it is authenticated as it stands instead of being printed
+    anew: who has the key has written exactly these bytes. Whoever attests to others uses `open_envelope`.
+
+    Raises:
+        EvidenceError: as `open_envelope`, and where there is no event.
+    """
+    written = _WRITTEN.fullmatch(data)
+    if written is not None and int(written[1]) == index:
+        canonical = written[2]
+        found = False
+        for key in keys:
+            found |= hmac.compare_digest(_mac(key, domain, index, canonical).encode(), written[3])
+        start, end = canonical.find(_EVENT), canonical.rfind(_AFTER_EVENT)
+        if found and 0 < start < end:
+            # In canonical form members are in order, and a quote within a text is escaped: what is found are the keys.
+            event = canonical[start + len(_EVENT) : end]
+            rest = read_json(canonical[:start] + canonical[end + 1 :])
+            return {**rest, "event": read_json(event)}, event
+    payload = open_envelope(data, keys=keys, domain=domain, index=index)
+    return payload, canonicalize(payload.get("event")) if isinstance(payload, dict) else b""
+
+
 class _Payload(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
