@@ -4,13 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= .affidavit/demo
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/affidavit demo --data-dir $(DEMO_DIR)
 
 test: $(VENV)/.dev
 	$(BIN)/pytest
+
+# Half an hour on an idle machine; `make bench PAIRS=1` shows the shape of it in a few minutes.
+PAIRS ?= 5
+bench: $(VENV)/.dev
+	$(BIN)/python -P -m benchmarks --pairs $(PAIRS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

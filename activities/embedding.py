@@ -16,7 +16,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.embedders import Counts, similarity
+from activities.embedders import Counts, similarities
 from affidavit.assessment import (
     EMBED_ATTEMPTS,
     MEMORY,
@@ -26,7 +26,7 @@ from affidavit.assessment import (
     EmbedResult,
     decode_request,
     pack_counts,
-    unpack_counts,
+    unpack_bytes,
 )
 from affidavit.contract import ACTIVITY_EMBED
 from affidavit.evidence.canonical import digest
@@ -63,7 +63,7 @@ class EmbeddingActivity:
 
     def assess(self, request: EmbedRequest) -> EmbedResult:
         """One assessment an item, in order; a text is compared with the window and with earlier items' texts."""
-        window = deque((np.array(unpack_counts(packed)) for packed in request.window), maxlen=MEMORY)
+        window = deque((np.frombuffer(unpack_bytes(packed), dtype="<i4") for packed in request.window), maxlen=MEMORY)
         return EmbedResult(assessments=[self._assess(item, window) for item in request.items])
 
     def _assess(self, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
@@ -78,9 +78,9 @@ class EmbeddingActivity:
             return Assessment(failed=True)
         if not counts.any():
             return Assessment(degenerate=True, call_digest=call_digest)
-        similarities = [similarity(counts, earlier) for earlier in window]
+        measured = similarities(counts, window)
         window.append(counts)
-        return Assessment(similarities=similarities, counts=pack_counts(counts.tolist()), call_digest=call_digest)
+        return Assessment(similarities=measured, counts=pack_counts(counts.tolist()), call_digest=call_digest)
 
 
 def _call_digest(calls: list[list[Any]] | None) -> str | None:

@@ -25,7 +25,7 @@ from affidavit.activity_api import (
     OutcomeRequest,
 )
 from affidavit.evidence.capture import read_reported
-from affidavit.evidence.chain import extend, genesis
+from affidavit.evidence.chain import extend_canonical, genesis
 from affidavit.evidence.journal import JOURNAL_VERSION, domain_lifecycle, domain_metadata, domain_outcome
 from affidavit.evidence.layout import lifecycle_name, metadata_name, outcome_name
 
@@ -139,6 +139,6 @@ class JournalingActivity:
         if request.content != "digest":
             self._evidence.create_captures(life, first, [captured for _, captured in composed])
         head = bytes.fromhex(request.head)
-        for record in self._evidence.create_segment(life, first, [record for record, _ in composed]):
-            head = extend(head, record["event"])
+        for event in self._evidence.create_segment(life, first, [record for record, _ in composed]):
+            head = extend_canonical(head, event)
         return head.hex()

@@ -12,7 +12,7 @@ from activities.buses.base import CALL_LIMIT_S, BusRecord, EventBus
 from activities.errors import EvidenceStoreMismatch, IntegrityError, TransientError, told_to_temporal
 from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.journal import JournalRecord, domain_active, domain_lifecycle, open_envelope
+from affidavit.evidence.journal import JournalRecord, domain_active, domain_lifecycle, open_envelope, open_record
 from affidavit.evidence.layout import journal_name, lifecycle_name
 from affidavit.evidence.text import printable
 from affidavit.publishing_api import PublishRequest, PublishResult
@@ -107,8 +107,12 @@ class PublishingActivity:
             data = self._read(request, name).removesuffix(b"\n")
             records = []
             for place, line in enumerate([data] if request.lifecycle else data.split(b"\n"), index):
-                payload = open_envelope(line, keys=self._keys, domain=domain, index=place)
-                records.append(_record(request, payload, place))
+                if request.lifecycle:
+                    payload = open_envelope(line, keys=self._keys, domain=domain, index=place)
+                    records.append(_record(request, payload, None, place))
+                else:
+                    payload, event = open_record(line, keys=self._keys, domain=domain, index=place)
+                    records.append(_record(request, payload, event, place))
         except EvidenceError as error:
             what = "lifecycle event" if request.lifecycle else "journal record"
             raise IntegrityError(f"{what} {place}: {error}") from error
@@ -134,8 +138,11 @@ def _time_for_a_call(started: float) -> bool:
     return limit is None or time.monotonic() - started + CALL_LIMIT_S <= limit.total_seconds()
 
 
-def _record(request: PublishRequest, payload: Any, index: int) -> BusRecord:
-    """Makes the bus record of an authentic payload. Raises `EvidenceError` if its event is another's."""
+def _record(request: PublishRequest, payload: Any, canonical: bytes | None, index: int) -> BusRecord:
+    """Makes the bus record of an authentic payload. Raises `EvidenceError` if its event is another's.
+
+    `canonical`: the event's canonical form, where it has been made.
+    """
     if not request.lifecycle:
         event: Any = JournalRecord.read(payload, index=index).event
     else:
@@ -152,7 +159,7 @@ def _record(request: PublishRequest, payload: Any, index: int) -> BusRecord:
     return BusRecord(
         topic=head.class_name,
         key=head.ai_agent.instance_uid,
-        value=canonicalize(event),
+        value=canonicalize(event) if canonical is None else canonical,
         uid=head.metadata.uid,
         session_id=request.session_id,
         generation=request.generation,

@@ -11,6 +11,7 @@ from temporalio import activity
 from activities.errors import EvidenceStoreMismatch, IntegrityError
 from affidavit.activity_api import Caller
 from affidavit.contract import SESSION_WORKFLOW
+from affidavit.evidence.canonical import canonicalize
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import (
     JournalRecord,
@@ -19,6 +20,7 @@ from affidavit.evidence.journal import (
     domain_pruned,
     open_envelope,
     seal,
+    seal_record,
 )
 from affidavit.evidence.layout import (
     CAPTURES,
@@ -119,27 +121,28 @@ class SealedEvidence:
             return str(self._open(data, domain, 0, base_name(name)).get("status"))
         return "without an outcome"
 
-    def create_segment(self, life: Life, first: int, payloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def create_segment(self, life: Life, first: int, payloads: Sequence[dict[str, Any]]) -> list[bytes]:
         """Create a journal segment, or adopt the one that stands there if it says the same.
 
         Returns:
-            The payloads as they stand in the store. An adopted segment may have been sealed under another key, or
-            written by another version of the product; its numbers, uids and capture digests equal the input's.
+            The events as they stand in the store, in canonical form. An adopted segment may have been sealed under
+            another key, or written by another version of the product; its numbers, uids and capture digests equal
+            the input's.
 
         Raises:
             IntegrityError: what stands there is something else.
         """
         name = journal_name(life.session_id, life.generation, first)
         domain = domain_active(life.session_id, life.generation)
-        lines = [seal(self._keys[0], domain, first + place, payload) for place, payload in enumerate(payloads)]
+        sealed = [seal_record(self._keys[0], domain, first + place, payload) for place, payload in enumerate(payloads)]
         try:
-            self.store.create(name, b"\n".join(lines) + b"\n")
+            self.store.create(name, b"\n".join(line for line, _ in sealed) + b"\n")
         except ObjectExists as error:
             standing = [record.model_dump() for record in self.segment(life, first)]
             if [_identity(payload) for payload in standing] != [_identity(payload) for payload in payloads]:
                 raise error
-            return standing
-        return list(payloads)
+            return [canonicalize(payload["event"]) for payload in standing]
+        return [event for _, event in sealed]
 
     def create_captures(self, life: Life, first: int, captures: Sequence[bytes]) -> None:
         """Create the captures segment that goes with a journal segment; `{}` where nothing was reported."""

@@ -35,6 +35,7 @@ __all__ = [
     "encode_request",
     "failed_result",
     "pack_counts",
+    "unpack_bytes",
     "unpack_counts",
 ]
 
@@ -134,12 +135,17 @@ def decode_request(data: bytes) -> EmbedRequest:
     return EmbedRequest(window=request["window"], items=[EmbedItem(**item) for item in request["items"]])
 
 
+_ZLIB_LEVEL: Final = 3
+"""A third of the default's time for a text that is 4 % longer."""
+
+
 def pack_counts(counts: Sequence[int]) -> str:
     """An integer vector as text: base64 of zlib of its int32 values, little-endian.
 
     Lossless, and short where sparse pairs are long: 512 counts of a long text take about 600 characters.
     """
-    return base64.b64encode(zlib.compress(struct.pack(f"<{len(counts)}i", *counts))).decode("ascii")
+    data = struct.pack(f"<{len(counts)}i", *counts)
+    return base64.b64encode(zlib.compress(data, _ZLIB_LEVEL)).decode("ascii")
 
 
 def unpack_counts(packed: str) -> list[int]:
@@ -148,5 +154,10 @@ def unpack_counts(packed: str) -> list[int]:
     Raises:
         ValueError, zlib.error, struct.error: the text is no packed vector.
     """
-    data = zlib.decompress(base64.b64decode(packed, validate=True))
+    data = unpack_bytes(packed)
     return list(struct.unpack(f"<{len(data) // 4}i", data))
+
+
+def unpack_bytes(packed: str) -> bytes:
+    """The same as int32 values, little-endian; raises as `unpack_counts`, but for a bad length."""
+    return zlib.decompress(base64.b64decode(packed, validate=True))

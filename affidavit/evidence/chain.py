@@ -39,9 +39,18 @@ def extend(head: bytes, event: Mapping[str, Any]) -> bytes:
         BadHead: `head` is of another length.
         CanonicalError: the event has no canonical form.
     """
+    return extend_canonical(head, canonicalize(dict(event)))
+
+
+def extend_canonical(head: bytes, event: bytes) -> bytes:
+    """The same for an event in its canonical form, where that has been made already.
+
+    Raises:
+        BadHead: `head` is not of 32 bytes.
+    """
     if len(head) != 32:
         raise BadHead(f"chain head of {len(head)} bytes, must be 32")
-    return hashlib.sha256(head + canonicalize(dict(event))).digest()
+    return hashlib.sha256(head + event).digest()
 
 
 def chain_head(session_id: str, events: Iterable[Mapping[str, Any]]) -> str:

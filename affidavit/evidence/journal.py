@@ -127,11 +127,26 @@ def seal(key: bytes, domain: str, index: int, payload: Any) -> bytes:
         index: place in that domain, 0 … 2^53-1.
         payload: any JSON value; `CanonicalError` if it has no canonical form.
     """
+    return _sealed(key, domain, index, canonicalize(payload))
+
+
+def seal_record(key: bytes, domain: str, index: int, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The envelope of a journal record, as `seal` makes it, and the canonical form of its event.
+
+    The event is most of a record, and the chain needs its form as well; so it is made once.
+    """
+    event = canonicalize(record["event"])
+    before = canonicalize({name: value for name, value in record.items() if name < "event"})
+    after = canonicalize({name: value for name, value in record.items() if name > "event"})
+    members = [part for part in (before[1:-1], b'"event":' + event, after[1:-1]) if part]
+    return _sealed(key, domain, index, b"{" + b",".join(members) + b"}"), event
+
+
+def _sealed(key: bytes, domain: str, index: int, canonical: bytes) -> bytes:
     if len(key) != KEY_BYTES:
         raise EnvelopeError(f"a journal key has {KEY_BYTES} bytes")
     if type(index) is not int or not 0 <= index <= MAX_INTEGER:
         raise EnvelopeError("envelope index is out of range")
-    canonical = canonicalize(payload)
     mac = _mac(key, domain, index, canonical)
     return b'{"index":%d,"payload":%b,"mac":"%b"}' % (index, canonical, mac.encode())
 
@@ -183,6 +198,36 @@ def open_envelope(data: bytes, *, keys: Sequence[bytes], domain: str, index: int
     envelope = parse_envelope(data)
     authenticate(envelope, keys=keys, domain=domain, index=index)
     return envelope.payload
+
+
+_WRITTEN: Final = re.compile(rb'\{"index":(0|[1-9][0-9]{0,15}),"payload":(\{.*\}),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
+_EVENT: Final = b'"event":'
+_AFTER_EVENT: Final = b',"identity":'
+
+
+def open_record(data: bytes, *, keys: Sequence[bytes], domain: str, index: int) -> tuple[Any, bytes]:
+    """Payload of a journal record, and the canonical form of its event; for those who carry what they have journaled.
+
+    As `open_envelope`, but a text that is as `seal` writes it is authenticated as it stands instead of being printed
+    anew: who has the key has written exactly these bytes. Whoever attests to others uses `open_envelope`.
+
+    Raises:
+        EvidenceError: as `open_envelope`, and where there is no event.
+    """
+    written = _WRITTEN.fullmatch(data)
+    if written is not None and int(written[1]) == index:
+        canonical = written[2]
+        found = False
+        for key in keys:
+            found |= hmac.compare_digest(_mac(key, domain, index, canonical).encode(), written[3])
+        start, end = canonical.find(_EVENT), canonical.rfind(_AFTER_EVENT)
+        if found and 0 < start < end:
+            # In canonical form members are in order, and a quote within a text is escaped: what is found are the keys.
+            event = canonical[start + len(_EVENT) : end]
+            rest = read_json(canonical[:start] + canonical[end + 1 :])
+            return {**rest, "event": read_json(event)}, event
+    payload = open_envelope(data, keys=keys, domain=domain, index=index)
+    return payload, canonicalize(payload.get("event")) if isinstance(payload, dict) else b""
 
 
 class _Payload(BaseModel):

@@ -20,6 +20,7 @@ from affidavit.contract import SIGNAL_RECORD, SessionOutcome
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.verify import verify_with_events
 from tests.support import proof
+from tests.support.comparing import comparable
 from tests.support.halves import check_once
 from tests.support.processes import WORKERS, environment, line, process
 from tests.support.rig import Rig, actions, signal_text
@@ -130,15 +131,6 @@ async def scene(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> 
     outcomes = {ids[outcome.session_id]: outcome for outcome, _ in found}
     seconds = {ids[outcome.session_id]: after for outcome, after in found}
     yield Scene(rig, outcomes, seconds, undisturbed)
-
-
-def comparable(event: dict[str, Any]) -> dict[str, Any]:
-    """An event without what two runs of the same steps do not share."""
-    kept = {name: value for name, value in event.items() if name not in ("time", "time_iso", "session_uid")}
-    kept["metadata"] = {name: value for name, value in event["metadata"].items() if name != "uid"}
-    own = ("generation", "chain_head", "receipt_id", "subject", "receipt")
-    kept["payload"] = {name: value for name, value in event["payload"].items() if name not in own}
-    return kept
 
 
 @pytest.mark.parametrize("place", PLACES)

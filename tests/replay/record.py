@@ -21,6 +21,7 @@ from affidavit.client import SessionHandle
 from affidavit.contract import SIGNAL_RECORD, Agent
 from affidavit.errors import AffidavitError
 from affidavit.grants import GRANT_BOOK_ID
+from tests.replay import paths
 from tests.support.halves import bus_of, journaling, signing, store_of, until
 from tests.support.rig import AGENT, Rig, signal_text
 from tests.support.taps import LIMIT_S, Outage, TapBus, TapStore
@@ -230,7 +231,8 @@ async def runs(rig: Rig, session_id: str) -> list[str]:
 
 
 async def save(rig: Rig, name: str, session: SessionHandle) -> None:
-    """Save each run of a session as a file, numbered if there are several."""
+    """Save each run of a session as a file, numbered if there are several, and what they hold by reference."""
+    paths.keep_payloads(rig, session.session_id)
     ids = await runs(rig, session.session_id)
     for number, run_id in enumerate(ids, 1):
         await save_run(rig, name if len(ids) == 1 else f"{name}_{number}", session.session_id, run_id)
@@ -253,9 +255,10 @@ async def main() -> None:
         try:
             rig = await Rig.make(server.address, Path(folder) / "data")
             async with rig.worker():
-                for scene in WITH_A_WORKER:
+                for scene in (*WITH_A_WORKER, *paths.WITH_A_WORKER):
                     await save(rig, scene.__name__, await scene(rig))
-            await save(rig, retried.__name__, await retried(rig))
+            for scene in (retried, *paths.WITHOUT):
+                await save(rig, scene.__name__, await scene(rig))
         finally:
             await server.stop()
         suggestion = {"limit.historyCount.suggestContinueAsNew": str(RUN_EVENTS)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import Replayer
 
 from affidavit.converter import data_converter
+from affidavit.stores.base import EvidenceStore
+from affidavit.stores.local import DirectoryStore
+from tests.replay.paths import WITH_A_WORKER, WITHOUT, Scene, put_payloads
 from tests.replay.record import every_kind
 from tests.support import proof
 from tests.support.halves import check_once
@@ -19,17 +23,18 @@ from tests.support.rig import Rig, actions
 from workers.devserver import DevServer
 from workers.worker import workflow_runner
 from workflows.grants import GrantBook
+from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
 HISTORIES = sorted(Path(__file__).with_name("histories").glob("*.json"))
 
 
-def replayer(runtime: Runtime | None = None) -> Replayer:
-    """As workers run it."""
+def replayer(runtime: Runtime | None = None, store: EvidenceStore | None = None) -> Replayer:
+    """As workers run it; `store` has what the history holds by reference."""
     return Replayer(
-        workflows=[AgentSession, GrantBook],
+        workflows=[AgentSession, GrantBook, TrajectoryPromotion],
         workflow_runner=workflow_runner(),
-        data_converter=data_converter(),
+        data_converter=data_converter(store),
         runtime=runtime,
     )
 
@@ -43,12 +48,16 @@ def test_h3_the_saved_histories_are_there() -> None:
     expected = {"every_kind", "cancelled", "empty", "quarantined", "bad_start", "retried"}
     expected |= {"waking", "woken", "granting_1", "granting_2"}
     expected |= {f"rolled_over_{run}" for run in (1, 2, 3, 4)}
+    expected |= {"breaker_observes", "breaker_injects", "breaker_aborts", "idle", "not_drained", "oversize"}
+    expected |= {"unavailable", "unsigned", "unsigned_empty", "promotion", "waited_for"}
     assert {path.stem for path in HISTORIES} >= expected
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_h3_a_saved_history_replays(path: Path) -> None:
-    result = await replayer().replay_workflow(load(path))
+async def test_h3_a_saved_history_replays(path: Path, tmp_path: Path) -> None:
+    store, history = DirectoryStore(tmp_path), load(path)
+    put_payloads(store, history.workflow_id)
+    result = await replayer(store=store).replay_workflow(history)
     assert result.replay_failure is None
 
 
@@ -70,6 +79,18 @@ async def test_h3_the_replay_notices_another_order_of_commands() -> None:
     silent = Runtime(telemetry=TelemetryConfig(logging=None))
     result = await replayer(silent).replay_workflow(history, raise_on_replay_failure=False)
     assert "jot" in str(result.replay_failure)
+
+
+@pytest.mark.parametrize("scene", [*WITH_A_WORKER, *WITHOUT], ids=lambda scene: scene.__name__)
+async def test_h3_a_path_without_a_cache_goes_as_with_one(server: DevServer, tmp_path: Path, scene: Scene) -> None:
+    """Each scene says how it must end; its history then replays as well."""
+    rig = await Rig.make(server.address, tmp_path, max_cached_workflows=0)
+    async with rig.worker() if scene in WITH_A_WORKER else nullcontext():
+        session = await scene(rig)
+        history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
+    assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
+    store = DirectoryStore(rig.data.evidence)
+    assert (await replayer(store=store).replay_workflow(history)).replay_failure is None
 
 
 async def test_h3_without_a_cache_the_results_are_the_same(server: DevServer, tmp_path: Path) -> None:

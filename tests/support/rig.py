@@ -64,11 +64,12 @@ class Rig:
 
     def journal(self, session_id: str) -> list[dict[str, Any]]:
         """Events in the journal, read without the product's code."""
-        files = sorted((self.folder(session_id) / "journal").iterdir())
+        # By name: what a writer that was killed has left half written is no part of the evidence.
+        files = sorted((self.folder(session_id) / "journal").glob("*.ndjson"))
         return [json.loads(line)["payload"]["event"] for file in files for line in file.read_text().splitlines()]
 
     def captures(self, session_id: str) -> list[dict[str, Any]]:
-        files = sorted((self.folder(session_id) / "captures").iterdir())
+        files = sorted((self.folder(session_id) / "captures").glob("*.ndjson"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def bus(self, session_id: str) -> list[dict[str, Any]]:

@@ -87,18 +87,22 @@ class StoredSession:
         said = {"head": ledger.head, "count": ledger.count, "totals": ledger.totals, "stop_reason_id": stop_reason_id}
         return TrajectoryRequest(**{**self._caller, **said, **wrong})
 
-    def end(self, status: str = "closed", **more: Any) -> None:
-        """Write the closing event, if it ends well, and the sealed outcome."""
+    def end(self, status: str = "closed", *, receipt: dict[str, Any] | None = None, **more: Any) -> None:
+        """Write the closing event, if it ends well, behind that of the receipt, if there is one; seal the outcome."""
         ledger, claims = self._ledger, self.claims()
         if status in ("closed", "cancelled"):
             said = {"mode": self.spec.mode, "outcome": status, "chain_head": ledger.head, "event_count": ledger.count}
+            events = [("closed", said)]
+            if receipt is not None:
+                announced = {key: receipt[key] for key in ("receipt_id", "key_id", "subject")}
+                events.insert(0, ("receipt", {**announced, "receipt": receipt}))
             self.run(
                 self._journaling.lifecycle,
                 LifecycleRequest(
                     **self._caller,
                     product_version=VERSION,
                     agent=ledger.agent,
-                    entries=[self._entry("closed", said, ledger.count)],
+                    entries=[self._entry(*event, sequence) for sequence, event in enumerate(events, ledger.count)],
                 ),
             )
         fields: dict[str, Any] = {

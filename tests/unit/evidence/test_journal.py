@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
 from affidavit.evidence import journal
 from affidavit.evidence.canonical import CanonicalError
+from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.strict import DuplicateKey, NestingTooDeep, StrictJsonError, TrailingBytes
+from tests.support import proof
 
 VECTORS = json.loads(Path(__file__).parents[2].joinpath("vectors.json").read_text("utf-8"))["journal"]
 KEY = b"\x07" * 32
@@ -257,3 +262,55 @@ def test_metadata_reads_back() -> None:
 def test_metadata_is_read_strictly(change: dict[str, Any]) -> None:
     with pytest.raises(journal.RecordError):
         journal.Metadata.read(_metadata(**change))
+
+
+@pytest.mark.parametrize("record", [{"event": {"b": 1, "a": [1.0]}}, {"event": {}, "attempt": None, "identity": {}}])
+def test_a_record_is_sealed_like_any_payload_and_its_event_is_in_canonical_form(record: dict[str, Any]) -> None:
+    line, event = journal.seal_record(KEY, DOMAIN, 3, record)
+    assert line == proof.envelope(KEY, DOMAIN, 3, record)
+    assert event == rfc8785.dumps(record["event"])
+
+
+TRICKY = st.sampled_from(['"event":', ',"identity":', "event", "identity", "\\", '"', "é"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-4, 4) | TRICKY,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TRICKY, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(event=st.dictionaries(TRICKY, VALUES, max_size=4), attempt=TRICKY, name=TRICKY)
+def test_a_record_opens_to_what_any_reader_reads_and_to_its_events_canonical_form(
+    event: dict[str, Any], attempt: str, name: str
+) -> None:
+    record = {
+        **RECORD,
+        "event": event,
+        "identity": {"charter": {"name": name}},
+        "attempt": {"id": attempt, "terminal": True},
+    }
+    line = proof.envelope(KEY, DOMAIN, 4, record)
+    opened, canonical = journal.open_record(line, keys=[b"x" * 32, KEY], domain=DOMAIN, index=4)
+    assert opened == json.loads(rfc8785.dumps(record))
+    assert canonical == rfc8785.dumps(event)
+    # Written by somebody else's JSON library: as good, if the MAC is.
+    spaced = json.dumps(json.loads(line)).encode()
+    assert journal.open_record(spaced, keys=[KEY], domain=DOMAIN, index=4) == (opened, canonical)
+
+
+@pytest.mark.parametrize("at", range(0, 480, 7))
+def test_a_record_with_one_other_byte_is_refused(at: int) -> None:
+    line = proof.envelope(KEY, DOMAIN, 4, {**RECORD, "event": {"metadata": {"sequence": 4}, "text": "x" * 200}})
+    at = at % len(line)
+    with pytest.raises(EvidenceError):
+        journal.open_record(line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :], keys=[KEY], domain=DOMAIN, index=4)
+
+
+def test_a_record_at_another_place_is_refused() -> None:
+    line = proof.envelope(KEY, DOMAIN, 4, RECORD)
+    with pytest.raises(journal.PositionMismatch):
+        journal.open_record(line, keys=[KEY], domain=DOMAIN, index=5)
+    with pytest.raises(journal.AuthenticationFailed):
+        journal.open_record(line, keys=[b"x" * 32], domain=DOMAIN, index=4)
+    with pytest.raises(EvidenceError):
+        journal.open_record(line.replace(b'"index":4', b'"index":04'), keys=[KEY], domain=DOMAIN, index=4)

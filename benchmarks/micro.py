@@ -1,0 +1,104 @@
+"""The parts on their own: processor time of one call on one thread."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from activities.embedders import HashEmbedder
+from activities.receipts import Receipts
+from activities.signing import SigningActivity
+from affidavit.activity_api import SealRequest
+from affidavit.evidence.canonical import canonicalize
+from affidavit.evidence.chain import extend, genesis
+from affidavit.evidence.journal import domain_active, seal
+from affidavit.evidence.keyring import Keyring
+from affidavit.evidence.keys import Signer
+from affidavit.evidence.verify import verify_with_events
+from benchmarks.numbers import Row, median
+from benchmarks.pipeline import KEY, Pipeline
+from benchmarks.steps import messages, text
+from tests.support.stored import T0
+
+SIGNER: Final = Signer(bytes(range(1, 33)))
+RING: Final = b'[{"public_key_b64": "%s"}]\n' % SIGNER.public_key_b64.encode()
+STEPS: Final = 1_000
+BATCH: Final = 20
+MUST_US: Final = 400
+AIM_US: Final = 250
+
+
+def rows(pairs: int) -> Iterator[Row]:
+    """All stages of a step, then the parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        costs: list[dict[str, float]] = []
+        for pair in range(pairs):
+            pipeline = Pipeline(Path(folder) / str(pair))
+            for data in messages(STEPS // BATCH, BATCH):
+                pipeline.report(data)
+            costs.append({stage: spent / STEPS * 1e6 for stage, spent in pipeline.spent.items()})
+            pipeline.close()
+        stages = {stage: median([each[stage] for each in costs]) for stage in costs[0]}
+        note = ", ".join(f"{stage} {spent:.0f}" for stage, spent in stages.items())
+        yield Row(
+            "Python CPU a step, all stages, 20 steps a signal, 1 KB of text",
+            median([sum(each.values()) for each in costs]),
+            "us",
+            MUST_US,
+            AIM_US,
+            less_is_better=True,
+            note=note,
+        )
+        yield from _parts(pipeline)
+
+
+def _parts(pipeline: Pipeline) -> Iterator[Row]:
+    session, life = pipeline.session, pipeline.session.life
+    folder = pipeline.store_root / "sessions"
+    (generation,) = folder.glob("*/*")
+    line = sorted((generation / "journal").iterdir())[1].read_bytes().splitlines()[0]
+    record: dict[str, Any] = json.loads(line)["payload"]
+    words, embedder, head = text(random.Random(1)), HashEmbedder(), genesis(life.session_id)
+    domain, number, chunk = domain_active(life.session_id, life.generation), count(), b"x" * 20_000
+    round_trip = _cpu_us(200, lambda: json.loads(json.dumps(record["event"])))
+
+    def row(name: str, spent: float) -> Row:
+        return Row(name, spent, "us", note=f"{spent / round_trip:.1f} x a JSON round trip of an event")
+
+    yield row("embedding of 1 KB", _cpu_us(200, lambda: embedder.counts(words)))
+    yield row("canonical JSON of an event", _cpu_us(200, lambda: canonicalize(record["event"])))
+    yield row("chain, canonical JSON included", _cpu_us(200, lambda: extend(head, record["event"])))
+    yield row("envelope of a journal record", _cpu_us(200, lambda: seal(KEY, domain, 1, record)))
+    create = _wall_us(50, lambda: pipeline.store.create(f"sessions/{'0' * 32}/x/{next(number)}.ndjson", chunk))
+    yield Row("append of a segment of 20 KB, synced", create, "us", note="elapsed time")
+    receipts = Receipts(pipeline.store, SIGNER, Keyring.parse(RING))
+    request = SealRequest(
+        **session.claims().model_dump(), receipt_id="0198e1f0-0000-7000-8000-00000000000a", issued_at=T0 + 10**7
+    )
+    started = time.process_time()
+    sealed = session.run(SigningActivity(pipeline.evidence, receipts).seal, request)
+    yield Row(f"sealing, a step of {STEPS}", (time.process_time() - started) / STEPS * 1e6, "us")
+    session.end(receipt=sealed.receipt)
+    started = time.process_time()
+    verify_with_events(None, generation, Keyring.parse(RING), [KEY])
+    yield Row(f"verification, a step of {STEPS}", (time.process_time() - started) / STEPS * 1e6, "us")
+
+
+def _cpu_us(times: int, call: Callable[[], object]) -> float:
+    started = time.process_time()
+    for _ in range(times):
+        call()
+    return (time.process_time() - started) / times * 1e6
+
+
+def _wall_us(times: int, call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - started) / times * 1e6
