@@ -103,8 +103,10 @@ class Producer:
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
                 writer.transport.abort()
         waiting = self.inner._message_accumulator
+        batches = [*chain.from_iterable(waiting._batches.values()), *waiting._pending_batches]
         waiting.fail_all(KafkaError("the producer was aborted"))
-        for batch in chain.from_iterable(waiting._batches.values()):
+        for batch in batches:  # some have nobody left who waits for them
+            _seen(batch.future)
             _seen(batch._drain_waiter)
 
     async def close(self) -> None:

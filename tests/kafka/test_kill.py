@@ -58,6 +58,8 @@ class Killer:
     def __init__(self, rig: Rig, server: DevServer, kafka: Broker, log: Path) -> None:
         assert kafka.proxy is not None
         self.rig, self.server, self.kafka, self.proxy, self.log = rig, server, kafka, kafka.proxy, log
+        # What a killed worker had just been given comes back after its time limits.
+        rig.client.admit_timeout = 60
         self.landed: Counter[str] = Counter()
         self.sessions: list[SessionHandle] = []
 
