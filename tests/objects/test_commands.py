@@ -106,9 +106,11 @@ def test_g6_an_audit_finds_the_same_on_a_disk_and_in_a_bucket(
     captures.write_bytes(captures.read_bytes().replace(b"needle", b"noodle"))
     (evidence.folder / "journal/000000000002.ndjson").unlink()
     (evidence.folder / "surplus").write_bytes(b"")
+    (evidence.folder / "not a name").write_bytes(b"")
+    (evidence.folder / ".hidden").write_bytes(b"")
     (evidence.root / "sessions/foreign").write_bytes(b"")
     (evidence.folder / "trajectory.json").unlink()
     on_disk, in_bucket = audits(1)
     assert on_disk == in_bucket
     kinds = sorted(finding["kind"] for finding in on_disk["findings"])
-    assert kinds == ["differs", "gap", "misplaced", "misplaced", "missing", "orphan_captures"]
+    assert kinds == ["differs", "gap", "misplaced", "misplaced", "misplaced", "missing", "orphan_captures"]
