@@ -41,9 +41,9 @@ class ObjectFolder:
             raise FileNotFoundError(f"there is no object {printable(name)}") from None
 
     def list(self, prefix: str) -> list[str]:
-        """Names of all objects below `prefix`, sorted."""
+        """Names of all objects below `prefix`, sorted; those that do not belong there too."""
         above = len(self._prefix) + 1 if self._prefix else 0
-        return [name[above:] for name in self._store.list(self._full(prefix))]
+        return [name[above:] for name in self._store.everything(self._full(prefix))]
 
     def entries(self, prefix: str) -> Iterator[tuple[str, bool]]:
         """What is right below `prefix`, and whether it is a folder."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
-from uuid import uuid4
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -29,13 +30,6 @@ from affidavit.stores.base import (
 from affidavit.stores.errors import StorePlaceError, StoreUnavailable, StoreUnfit
 from affidavit.stores.faults import bucket_is_gone, translated
 from affidavit.stores.place import HTTP_VARIABLE, StoreOptions, StoreUrl
-
-ONE_PUT_BYTES: Final = 16 * 1024 * 1024
-"""A file up to this size is created by one request, from memory; what is larger goes there in parts."""
-
-SCRAPS: Final = ".tmp"
-"""Folder at the store's root where the parts of large files are put together. No listing shows it, and nothing in it is
-read again: a rule of the bucket may delete what is older than a day."""
 
 CONNECT_LIMIT: Final = timedelta(seconds=5)
 RETRIES: Final = 2
@@ -81,8 +75,7 @@ class ObjectStore:
         """See `EvidenceStore.create`."""
         split_name(name)
         try:
-            with _told(name):
-                obstore.put(self._store, name, data, mode="create")
+            self._put(name, data)
         except AlreadyExistsError:
             return self._found(name, io.BytesIO(data))
         return True
@@ -123,27 +116,35 @@ class ObjectStore:
             raise ObjectMissing(name) from None
 
     def entries(self, prefix: str) -> list[tuple[str, bool]]:
-        """Returns the last segments of what is right below a directory, and whether each is a directory; sorted."""
+        """Returns the last segments of what is right below a directory, and whether each is a directory; sorted.
+
+        Foreign names are among them, hidden ones are not.
+        """
         segments = split_prefix(prefix)
         with _told(prefix):
             listed = obstore.list_with_delimiter(self._store, "/".join(segments) or None)
         found = [(name, True) for name in listed["common_prefixes"]]
         found += [(meta["path"], False) for meta in listed["objects"]]
         names = ((name.removesuffix("/").rpartition("/")[2], is_folder) for name, is_folder in found)
-        return sorted((name, is_folder) for name, is_folder in names if is_segment(name))
+        return sorted((name, is_folder) for name, is_folder in names if name and not name.startswith("."))
 
     def folders(self, prefix: str) -> list[str]:
         """See `EvidenceStore.folders`."""
         above = split_prefix(prefix)
-        return ["/".join([*above, name]) for name, is_folder in self.entries(prefix) if is_folder]
+        names = [name for name, is_folder in self.entries(prefix) if is_folder and is_segment(name)]
+        return ["/".join([*above, name]) for name in names]
 
     def list(self, prefix: str) -> list[str]:
         """See `EvidenceStore.list`. Objects whose names are none of ours are left out."""
+        return [name for name in self.everything(prefix) if all(is_segment(segment) for segment in name.split("/"))]
+
+    def everything(self, prefix: str) -> builtins.list[str]:
+        """Returns the names of all objects below a directory, foreign ones too, sorted; hidden ones are left out."""
         segments = split_prefix(prefix)
         with _told(prefix):
             chunks = obstore.list(self._store, "/".join(segments) or None, chunk_size=1000)
             names = [meta["path"] for chunk in chunks for meta in chunk]
-        return sorted(name for name in names if all(is_segment(segment) for segment in name.split("/")))
+        return sorted(name for name in names if not any(segment.startswith(".") for segment in name.split("/")))
 
     @property
     def store_id(self) -> str:
@@ -162,35 +163,27 @@ class ObjectStore:
             self.create(STORE_ID_NAME, new_store_id())
         standing = self.read(STORE_ID_NAME)
         try:
-            with _told(STORE_ID_NAME):
-                # A store that does not know the condition ignores it. Then this has put what was there.
-                obstore.put(self._store, STORE_ID_NAME, standing, mode="create")
+            # A store that does not know the condition ignores it. Then this has put what was there.
+            self._put(STORE_ID_NAME, standing)
         except AlreadyExistsError:
             return
         raise StoreUnfit("the store overwrites objects: it does not honour If-None-Match, so it cannot keep evidence")
 
     def _create_from(self, name: str, source: BinaryIO) -> bool:
-        if source.seek(0, os.SEEK_END) <= ONE_PUT_BYTES:
-            source.seek(0)
-            return self.create(name, source.read())
         # Looked for first: a repeat would carry megabytes there in vain.
         if self.size(name) is not None:
             return self._found(name, source)
-        scrap = f"{SCRAPS}/{uuid4().hex}"
         try:
-            source.seek(0)
-            with _told(name):
-                obstore.put(self._store, scrap, source, use_multipart=True, max_concurrency=4)
-                # In the store itself, and only if the name is free: what a link is on a disk.
-                obstore.copy(self._store, scrap, name, overwrite=False)
+            with _mapped(source) as data:
+                self._put(name, data)
         except AlreadyExistsError:
             return self._found(name, source)
-        except FileNotFoundError:
-            raise StoreUnavailable(f"{base_name(name)}: its parts are gone from the evidence store") from None
-        finally:
-            with suppress(BaseError, OSError):  # the object counts, not the scrap
-                obstore.delete(self._store, scrap)
         return True
+
+    def _put(self, name: str, data: bytes | mmap.mmap) -> None:
+        """One request, whatever the size: of an upload in parts not every store makes the condition atomic."""
+        with _told(name):
+            obstore.put(self._store, name, data, mode="create", use_multipart=False)
 
     def _found(self, name: str, source: BinaryIO) -> bool:
         """False: what stands under the name is what `source` has. Raises `ObjectExists` if it is not."""
@@ -221,14 +214,30 @@ def _connected(url: StoreUrl, options: StoreOptions) -> obstore.store.ObjectStor
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
     }
     try:
-        if url.scheme == "s3":
-            # S3 knows "copy if the name is free" only as the last step of an upload in parts; some others by a header.
-            how = os.environ.get("AWS_COPY_IF_NOT_EXISTS", "multipart")
-            return from_url(str(url), client_options=client, retry_config=retry, config={"copy_if_not_exists": how})
         return from_url(str(url), client_options=client, retry_config=retry)
     except (BaseError, ValueError, OSError):
         # Not told why: the library may quote the environment.
         raise StorePlaceError(f"the environment does not say how to reach the {url.scheme} store") from None
+
+
+@contextmanager
+def _mapped(source: BinaryIO) -> Iterator[bytes | mmap.mmap]:
+    """A file's bytes as the library can send them without a copy: the pages are the file's own, not memory of ours."""
+    size = source.seek(0, os.SEEK_END)  # writes out what the file object has buffered, too
+    source.seek(0)
+    try:
+        descriptor = source.fileno()
+    except OSError:  # a file in memory
+        descriptor = None
+    if descriptor is None or not size:
+        yield source.read()
+        return
+    mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    try:
+        yield mapped
+    finally:
+        with suppress(BufferError):  # a request that was given up may still hold it; it goes with that
+            mapped.close()
 
 
 @contextmanager

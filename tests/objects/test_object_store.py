@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import uuid
 from collections import Counter
@@ -16,7 +19,6 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
-from affidavit.stores import object as module
 from affidavit.stores.base import EvidenceStore, ObjectExists, ObjectMissing
 from affidavit.stores.errors import (
     EvidenceStoreMismatch,
@@ -31,6 +33,7 @@ from affidavit.stores.place import StoreOptions, StoreUrl, open_store
 from tests.support.racing import raced
 from tests.support.s3server import ACCESS_KEY, BUCKET, PATIENT, SECRET_KEY, S3Server, fresh_url
 
+ROOT = Path(__file__).parents[2]
 NAME = "sessions/aa/bb/journal/000000000000.ndjson"
 
 
@@ -148,6 +151,7 @@ def test_listing_is_sorted_and_by_whole_segments(store: ObjectStore, url: StoreU
         obstore.put(raw(url), foreign, b"half")
     assert store.list("s/b") == store.list("s/b/") == ["s/b/1", "s/b/2"]
     assert store.list("") == ["s/a/x/y", "s/b-c/1", "s/b.d", "s/b/1", "s/b/2", "store.id"]
+    assert store.everything("s/b") == ["s/b/1", "s/b/2", "s/b/not a name"]
     assert store.folders("s") == store.folders("s/") == ["s/a", "s/b", "s/b-c"]
     assert store.folders("") == ["s"]
     assert store.entries("s") == [("a", True), ("b", True), ("b-c", True), ("b.d", False)]
@@ -168,11 +172,8 @@ def test_other_names_are_refused(store: ObjectStore, name: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("size", [1000, 12 * 1024 * 1024 + 7], ids=["one put", "in parts"])
-def test_an_object_is_created_from_a_file(
-    store: ObjectStore, url: StoreUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(module, "ONE_PUT_BYTES", 1024 * 1024)
+@pytest.mark.parametrize("size", [0, 1000, 12 * 1024 * 1024 + 7])
+def test_an_object_is_created_from_a_file(store: ObjectStore, url: StoreUrl, tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "source"
     source.write_bytes(data)
@@ -184,13 +185,54 @@ def test_an_object_is_created_from_a_file(
         assert store.create_from_file("other", file) is True
         assert not file.closed
     assert store.read(NAME) == store.read("other") == data
-    for changed in (data[:-1], data + b"x", data[:-1] + bytes([data[-1] ^ 1])):
+    for changed in (data + b"x", data[:-1] + b"xy", b"other"):
         source.write_bytes(changed)
         with pytest.raises(ObjectExists):
             store.create_from_file(NAME, source)
     assert store.read(NAME) == data
     left = [meta["path"] for chunk in obstore.list(raw(url)) for meta in chunk]
-    assert sorted(left) == ["other", NAME, "store.id"]  # nothing of the parts
+    assert sorted(left) == ["other", NAME, "store.id"]  # nothing in parts
+
+
+def test_what_a_file_object_has_buffered_is_sent_too(store: ObjectStore) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"buffered")
+        assert store.create_from_file("made", file) is True
+    assert store.read("made") == b"buffered"
+
+
+def test_a_file_is_not_read_into_memory(store: ObjectStore, url: StoreUrl, tmp_path: Path) -> None:
+    """Mapped pages are the file's own; what counts is memory that nothing but the process backs."""
+    script = """
+import sys, threading
+from pathlib import Path
+from affidavit.stores.object import ObjectStore
+from affidavit.stores.place import StoreOptions, StoreUrl
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+store = ObjectStore(StoreUrl.parse(sys.argv[1]), options=StoreOptions(timeout_s=90, allow_http=True))
+store.create("small", b"warm")
+before, peak, done = anonymous(), [0], threading.Event()
+def watch():
+    while not done.wait(0.005):
+        peak[0] = max(peak[0], anonymous())
+watcher = threading.Thread(target=watch)
+watcher.start()
+assert store.create_from_file("big", Path(sys.argv[2])) and not store.create_from_file("big", Path(sys.argv[2]))
+done.set()
+watcher.join()
+print(peak[0] - before)
+"""
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        file.truncate(64 * 1024 * 1024)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(url), str(source)], env=environment, capture_output=True, timeout=80
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) < 24 * 1024  # KiB
 
 
 @pytest.mark.timeout(120)
@@ -198,7 +240,6 @@ def test_an_object_is_created_from_a_file(
 def test_two_writers_of_a_large_file_race_too(
     url: StoreUrl, monkeypatch: pytest.MonkeyPatch, same: bool, second: str
 ) -> None:
-    monkeypatch.setattr(module, "ONE_PUT_BYTES", 0)
     # Both must have seen that the name is free before either takes it.
     both, first = threading.Barrier(2), threading.local()
     size = ObjectStore.size
@@ -245,7 +286,7 @@ def test_a_store_that_was_swapped_or_damaged_is_noticed(store: ObjectStore, url:
 def test_a_server_that_ignores_the_condition_is_refused(url: StoreUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     put = obstore.put
 
-    def heedless(store: S3Store, name: str, data: bytes, *, mode: str) -> object:
+    def heedless(store: S3Store, name: str, data: bytes, **_: object) -> object:
         return put(store, name, data)
 
     monkeypatch.setattr(obstore, "put", heedless)
