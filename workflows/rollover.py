@@ -72,7 +72,7 @@ class Rollover:
             waiting = self._inbox.bytes
             await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
             return
-        # The memo is not handed on by itself; as it came, because whoever started the session may have put it there.
+        # By itself only the memo of the start goes on, without what was added since.
         memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}
         # The next run goes to the build that sessions start on now. Without worker versioning this means nothing.
         behavior = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE

@@ -18,9 +18,10 @@ from typing import Any, Final
 from temporalio.client import WorkflowFailureError
 
 from affidavit.client import SessionHandle
-from affidavit.contract import SIGNAL_RECORD, Agent
+from affidavit.contract import SIGNAL_RECORD, Agent, BreakerConfig
 from affidavit.errors import AffidavitError
 from affidavit.grants import GRANT_BOOK_ID
+from affidavit.registering import register
 from tests.replay import paths
 from tests.support.halves import bus_of, journaling, signing, store_of, until
 from tests.support.rig import AGENT, Rig, signal_text
@@ -163,6 +164,17 @@ async def rolled_over(rig: Rig) -> SessionHandle:
     return session
 
 
+async def shown(rig: Rig) -> SessionHandle:
+    """Its search attributes change with a trip, a reset and the close, and its memo with the end."""
+    session = await rig.open(session_id="recorded-shown", breaker=BreakerConfig(window=2, min_tokens=0))
+    for _ in range(3):
+        await session.submit(SAME)
+    assert (await session.view()).breaker_open
+    await session.reset_breaker(by="operator", reason="it was no loop")
+    await session.close()
+    return session
+
+
 async def bad_start(rig: Rig) -> SessionHandle:
     """A start argument that cannot be read."""
     handle = await rig.client.temporal.start_workflow(
@@ -213,6 +225,7 @@ WITH_A_WORKER: Final[tuple[Callable[[Rig], Awaitable[SessionHandle]], ...]] = (
     cancelled,
     empty,
     quarantined,
+    shown,
     bad_start,
     waking,
 )
@@ -254,6 +267,7 @@ async def main() -> None:
         server = await DevServer.start(log=Path(folder) / "server.log", headless=True)
         try:
             rig = await Rig.make(server.address, Path(folder) / "data")
+            await register(rig.client.temporal)
             async with rig.worker():
                 for scene in (*WITH_A_WORKER, *paths.WITH_A_WORKER):
                     await save(rig, scene.__name__, await scene(rig))
@@ -265,6 +279,7 @@ async def main() -> None:
         server = await DevServer.start(log=Path(folder) / "server.log", headless=True, dynamic_config=suggestion)
         try:
             rig = await Rig.make(server.address, Path(folder) / "rolled-over")
+            await register(rig.client.temporal)
             await save(rig, rolled_over.__name__, await rolled_over(rig))
             async with rig.worker():
                 await granting(rig)

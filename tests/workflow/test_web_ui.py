@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from markdown_it import MarkdownIt
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -26,6 +27,7 @@ from tests.support.rig import AGENT, Rig
 from tests.support.taps import Outage, TapStore
 from tests.support.waiting import eventually
 from workers.devserver import DevServer
+from workflows.attributes import Attributes
 
 UPSERT = EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
 MEMO = EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED
@@ -147,8 +149,15 @@ async def until_run(bare: Bare, number: int) -> None:
 
 
 async def test_a_memo_is_passed_on_at_a_rollover(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that the session did not write, and may not be able to read."""
+    """What the session was started with, and what was added while it ran."""
     monkeypatch.setattr(contract, "ROLLOVER_SIGNALS", 5)
+    show = Attributes._show
+
+    def adding(self: Attributes, *args: Any) -> None:
+        show(self, *args)
+        workflow.upsert_memo({"added": 1})
+
+    monkeypatch.setattr(Attributes, "_show", adding)
     spec = {"agent": AGENT.model_dump(exclude_none=True)}
     handle = await rig.client.temporal.start_workflow(
         "AgentSession", spec, id="with-a-memo", task_queue=rig.settings.task_queue, memo={"team": "refunds"}
@@ -156,6 +165,7 @@ async def test_a_memo_is_passed_on_at_a_rollover(rig: Rig, monkeypatch: pytest.M
     async with rig.worker():
         bare = Bare(rig, handle.id)
         await until_run(bare, 3)
+        assert await (await described(rig, handle.id)).memo() == {"team": "refunds", "added": 1}
         await rig.client.handle(handle.id).close()
         memo = await (await described(rig, handle.id)).memo()
     assert memo["team"] == "refunds"
