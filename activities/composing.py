@@ -28,6 +28,7 @@ _VALUES = {
     "model_response": ("text", "reasoning"),
     "tool_call": ("arguments",),
     "tool_result": ("content",),
+    "event": ("payload",),
 }
 """The values that a session with content `full` shows in its events."""
 
@@ -78,12 +79,17 @@ def _tool_result(capture: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _event(capture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_picked(capture, "type"), "payload_sha256": digest(capture["payload"])}
+
+
 _FACTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "model_request": _model_request,
     "model_response": _model_response,
     "model_failure": _model_failure,
     "tool_call": _tool_call,
     "tool_result": _tool_result,
+    "event": _event,
 }
 
 

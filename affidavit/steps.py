@@ -16,6 +16,7 @@ from affidavit.fields import (
     ClaimedTime,
     Cost,
     Count,
+    EventType,
     Maybe,
     Name,
     ProducerId,
@@ -151,16 +152,33 @@ class ToolResult(_Common):
     subagent_trajectory_ref: Maybe[list[Any] | dict[str, Any]] = None
 
 
-Step = Annotated[ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult, Field(discriminator="kind")]
-STEP: TypeAdapter[ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult] = TypeAdapter(Step)
-STEP_KINDS: tuple[str, ...] = ("model_request", "model_response", "model_failure", "tool_call", "tool_result")
+class CustomEvent(_Common):
+    """Something of the runtime's own, of a type that the session declared when it was opened."""
 
-AnyStep = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult
+    kind: Literal["event"]
+    type: EventType
+    payload: Any
+
+
+Step = Annotated[
+    ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | CustomEvent, Field(discriminator="kind")
+]
+STEP: TypeAdapter[ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | CustomEvent] = TypeAdapter(Step)
+STEP_KINDS: tuple[str, ...] = (
+    "model_request",
+    "model_response",
+    "model_failure",
+    "tool_call",
+    "tool_result",
+    "event",
+)
+
+AnyStep = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | CustomEvent
 
 
 def step_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each step kind, by kind, as `affidavit schema` prints them."""
-    models: tuple[type[Strict], ...] = (ModelRequest, ModelResponse, ModelFailure, ToolCall, ToolResult)
+    models: tuple[type[Strict], ...] = (ModelRequest, ModelResponse, ModelFailure, ToolCall, ToolResult, CustomEvent)
     return {
         kind: {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

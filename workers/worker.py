@@ -15,6 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.buses.base import EventBus
 from activities.buses.sqlite import SqliteBus
+from activities.custom_events import CustomEventsActivity
 from activities.embedders import HashEmbedder
 from activities.embedding import Embedder, EmbeddingActivity
 from activities.inputs import LostInputs
@@ -136,6 +137,7 @@ def build_worker(
         journaling = JournalingActivity(evidence)
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
+            CustomEventsActivity().check,
             journaling.open,
             journaling.journal,
             journaling.lifecycle,

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from affidavit.activity_api import JournalRequest, OpenRequest
+from affidavit.activity_api import Entry, JournalRequest, OpenRequest
 from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
 from workflows import presenting, stages
+from workflows.custom_events import CustomEvents
 from workflows.decide import Decision, assessable, decide
 from workflows.ending import Ender
 from workflows.inbox import Inbox, Item
@@ -51,6 +52,7 @@ class Consumer:
         self._inbox = inbox
         self._awaited = awaited
         self.pending_steps = pending_steps
+        self.custom_events = CustomEvents(self._spec.event_types)
         self._ender = Ender(registration, state, self._stage, self._publish_range)
         self.processed = 0 if state.opened else -1
         self.sealing = state.ending is not None
@@ -86,6 +88,7 @@ class Consumer:
             self.processed = self._inbox.first_ticket
             if state.closing and self._inbox.empty and await self._drained():
                 self.sealing = True
+        state.process.waiting = None  # whatever it was, nobody comes back for it (P14)
         self.outcome = await self._ender.end()
         self.processed = self._inbox.arrived
         presenting.show(self._registration, state, self.outcome)
@@ -152,6 +155,7 @@ class Consumer:
 
     async def _process(self, batch: list[Item]) -> None:
         self.deciding = True
+        batch = await self.custom_events.sifted(batch)
         assessments = await self._assess(batch)
         decision = self._decide(batch, assessments)
         self.deciding = False
@@ -195,6 +199,7 @@ class Consumer:
         state.pending, self.pending_steps = None, b""
         state.ledger = pending.ledger
         state.ledger.head = head
+        state.process.log.append(_entries(pending.request))
         state.opened = True
         if state.ledger.aborted:
             state.close()
@@ -253,7 +258,7 @@ class Consumer:
                 lambda: not self._inbox.empty or self.unpublishable or state.published == state.ledger.count
             )
             return self._inbox.empty
-        if state.attempts.open:
+        if state.attempts.open and state.process.abandoned_ms is None:
             await self._wait_for_attempts()
             return False
         if last_words := self._last_words():
@@ -311,6 +316,10 @@ class Consumer:
         finally:
             # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
             self.working.pop(name, None)
+
+
+def _entries(request: OpenRequest | JournalRequest) -> list[Entry]:
+    return [request.entry] if isinstance(request, OpenRequest) else request.entries
 
 
 def gap_item(producer: str, first: int, last: int, now_ms: int) -> Item:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from temporalio import workflow
 
-from affidavit.contract import SessionOutcome, SessionView, Stalled
+from affidavit import contract
+from affidavit.contract import FlushResult, SessionOutcome, SessionView, Stalled, SubmitResult
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.markdown import literal
-from workflows.inbox import Inbox
+from workflows.inbox import Inbox, Item
 from workflows.registration import Registration
-from workflows.state import SessionState
+from workflows.state import Ledger, SessionState
 
 if TYPE_CHECKING:
     from workflows.consumer import Consumer
@@ -25,8 +27,9 @@ def _life(state: SessionState, consumer: Consumer) -> str:
         return consumer.outcome.status
     if consumer.sealing:
         return "sealing"
-    if state.closing:
+    if state.closing and not state.cancelled:
         return "closing"
+    # A cancel is a request to the end; until the chain is complete the session is as open as its attempts are (P11).
     return "open" if state.opened else "opening"
 
 
@@ -40,9 +43,39 @@ def _stalled(consumer: Consumer) -> Stalled | None:
     return Stalled(stage=stage, since=since) if now - since >= STALLED_AFTER_MS else None
 
 
+def durable(state: SessionState) -> FlushResult:
+    """What is on disk, and on the bus."""
+    ledger = state.ledger
+    return FlushResult(event_count=ledger.count, chain_head=ledger.head, published_through=state.published - 1)
+
+
+def submitted(items: Sequence[Item], ledger: Ledger) -> SubmitResult:
+    """The answer to a submission whose items have been processed."""
+    verdicts = [item.verdict for item in items if item.verdict is not None]
+    sequences = [item.sequence for item in items if not item.repeat]
+    return SubmitResult.model_validate(
+        {
+            "first_sequence": sequences[0] if sequences else None,
+            "last_sequence": sequences[-1] if sequences else None,
+            "repeated": len(items) - len(sequences),
+            "chain_head": ledger.head,
+            "event_count": ledger.count,
+            "breaker_open": ledger.breaker.open,
+            "verdict": verdicts[-1] if verdicts else None,
+        }
+    )
+
+
+def remember(outcome: SessionOutcome) -> None:
+    """Leave the outcome in the memo, where Temporal shows it with no worker (P5); the receipt is in the result."""
+    workflow.upsert_memo(
+        {contract.MEMO_OUTCOME: outcome.model_dump(mode="json", exclude={"receipt"}, exclude_none=True)}
+    )
+
+
 def view(registration: Registration, state: SessionState, inbox: Inbox, consumer: Consumer) -> SessionView:
     """The answer of the `view` query."""
-    ledger = state.ledger
+    ledger, process = state.ledger, state.process
     return SessionView.model_validate(
         {
             "session_id": workflow.info().workflow_id,
@@ -70,6 +103,11 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
             "poisoned": state.poisoned,
             "stalled": _stalled(consumer),
             "recent": ledger.tail,
+            "opened_at": process.log.opened_ms,
+            "waiting": process.waiting,
+            "external_ref": process.external_ref,
+            "cancel_requested": process.cancel,
+            "abandon_requested": process.abandon,
         }
     )
 

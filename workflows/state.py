@@ -21,9 +21,11 @@ from affidavit.activity_api import (
     TrajectoryRequest,
     TrajectoryResult,
 )
-from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, EventSummary, SessionOutcome, Totals
+from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, SessionOutcome, Totals
+from affidavit.process_api import EventSummary
 from workflows.attempts import Attempts
 from workflows.breaker import BreakerState
+from workflows.process import ProcessState
 from workflows.producers import Producers
 
 STATE_VERSION = 1
@@ -130,6 +132,7 @@ class SessionState(BaseModel):
     unprocessed: int = 0
     unprocessed_sha256: str = ""
     refusals: Refusals = Refusals()
+    process: ProcessState = ProcessState()
 
     def admit(self, now_ms: int) -> int:
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""
