@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from affidavit.evidence.text import printable
 
-TYPES: Final = 64
+TYPES: Final = 32
 SCHEMA_BYTES: Final = 32 * 1024
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

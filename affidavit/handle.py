@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.common import RawValue
 
 from affidavit import contract
@@ -23,16 +23,15 @@ from affidavit.contract import (
     SessionOutcome,
     SessionView,
     SubmitResult,
-    TerminalState,
 )
 from affidavit.converter import encode_json, raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
 from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
 from affidavit.outgoing import Step, check_one_message, encoded
-from affidavit.rpc import Line
+from affidavit.process import SessionProcess, as_argument
+from affidavit.process_api import WaitRequest
 from affidavit.sending import Sender
-from affidavit.validation import first_error
 
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
@@ -43,19 +42,17 @@ CANCEL_DRAIN_S: Final = 5.0
 R = TypeVar("R", bound=BaseModel)
 
 
-class SessionHandle:
-    """One session. `outcome` is set once `close` or `result` has returned it.
+class SessionHandle(SessionProcess):
+    """One session, with all that its runtime does beside what anybody may.
 
-    Safe to share between tasks of one event loop. A handle numbers its steps as a producer of its own, so that none
-    is taken twice however often it is sent; a session knows at most 64 producers, so keep a handle and share it.
+    `outcome` is set once `close` or `result` has returned it. Safe to share between tasks of
+    one event loop. A handle numbers its steps as a producer of its own, so that none is taken twice however often it is
+    sent; a session knows at most 64 producers, so keep a handle and share it.
     """
 
     def __init__(self, client: SessionClient, session_id: str, attached: AttachResult | None) -> None:
-        self.session_id = session_id
+        super().__init__(client, session_id, attached.generation if attached else None)
         self.attached = attached
-        self.outcome: SessionOutcome | None = None
-        self._client = client
-        self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
         self._sender = Sender(self._line.signal)
 
     @property
@@ -128,7 +125,7 @@ class SessionHandle:
             AffidavitUnavailable: nobody answered within the client's `admit_timeout`; the text says who is missing.
                 Asking again with the same `attempt_id` is safe.
         """
-        argument = _argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
+        argument = as_argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
         try:
             async with asyncio.timeout(self._client.admit_timeout):
                 result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
@@ -152,8 +149,22 @@ class SessionHandle:
 
     async def reset_breaker(self, *, by: str, reason: str) -> FlushResult:
         """Let a tripped loop breaker close again; who and why becomes an event."""
-        argument = _argument(BreakerReset, by=by, reason=reason)
+        argument = as_argument(BreakerReset, by=by, reason=reason)
         return await self._update(contract.UPDATE_RESET_BREAKER, FlushResult, argument)
+
+    async def set_wait(self, *, kind: str, name: str) -> FlushResult:
+        """Say what the session waits for, such as kind `approval`, name `manager`; an event, and in the view (P14).
+
+        Raises:
+            SessionRefused: type SessionClosing, CaptureIncomplete, QueueFull or Busy.
+            SessionNotFound, AffidavitUnavailable, SessionStalled.
+        """
+        request = as_argument(WaitRequest, kind=kind, name=name)
+        return await self._update(contract.UPDATE_SET_WAIT, FlushResult, request)
+
+    async def clear_wait(self) -> FlushResult:
+        """Say that it goes on; an event if it waited. Raises as `set_wait`."""
+        return await self._update(contract.UPDATE_CLEAR_WAIT, FlushResult)
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -180,15 +191,6 @@ class SessionHandle:
         unsent = await self._cancel()
         if unsent is not None:
             raise unsent
-
-    async def result(self) -> SessionOutcome:
-        """Wait for the session's end. A quarantined session has an outcome like any other.
-
-        Raises:
-            SessionNotFound, SessionFailed.
-        """
-        self.outcome = await self._line.result()
-        return self.outcome
 
     async def receipt(self) -> dict[str, Any]:
         """The signed receipt, once the session has ended.
@@ -221,10 +223,6 @@ class SessionHandle:
         await self._sender.settle()
         return await self._line.query(contract.QUERY_VIEW, SessionView)
 
-    async def terminal_state(self) -> SessionOutcome | None:
-        """The outcome if the session has one, without waiting. Needs a worker."""
-        return (await self._line.query(contract.QUERY_TERMINAL_STATE, TerminalState)).outcome
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -253,11 +251,3 @@ class SessionHandle:
         # In the order of the calls: what was reported before has to be there before.
         await self._sender.drain()
         return await self._line.update(name, result_type, *args)
-
-
-def _argument(model: type[BaseModel], **fields: Any) -> RawValue:
-    try:
-        request = model.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-    return raw_json(encode_json(request.model_dump(mode="json", exclude_none=True)))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from affidavit.fields import Count, Maybe, Name, Strict
 
-TAIL: Final = 160
+TAIL: Final = 128
 """Event summaries that a session keeps in its state; older ones are in the evidence store alone."""
 
 REASON_CHARS: Final = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -28,13 +28,22 @@ from affidavit.process_api import (
 from workflows.registration import Refused
 
 
+class Held(NamedTuple):
+    """An event in the tail. Its sequence follows from its place, and it is handed on as an array, because of 200 KB."""
+
+    time: int
+    action: str
+    status_id: int
+    type: str | None = None
+
+
 class EventLog(BaseModel):
-    """What is remembered of the events: a bounded tail, and how many of each action there were.
+    """What is remembered of the events: a bounded tail up to `last`, and how many of each action there were.
 
     It counts from `since` on; that is above 0 only where an older version has handed the session on without it.
     """
 
-    tail: list[EventSummary] = []
+    tail: list[Held] = []
     counts: dict[str, int] = {}
     since: int = 0
     last: int = -1
@@ -43,7 +52,7 @@ class EventLog(BaseModel):
     @property
     def held_from(self) -> int:
         """The lowest sequence in the tail; with an empty one the next to come."""
-        return self.tail[0].sequence if self.tail else self.last + 1
+        return self.last + 1 - len(self.tail)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Take in events that are on disk now."""
@@ -53,43 +62,43 @@ class EventLog(BaseModel):
             self.last = entry.sequence
             if entry.action == "opened":
                 self.opened_ms = entry.time
-            summary = summarised(entry)
-            for name in (entry.action, *([f"{CUSTOM}:{summary.type}"] if summary.type is not None else ())):
-                self.counts[name] = self.counts.get(name, 0) + 1
-            self.tail.append(summary)
+            type_ = entry.payload["type"] if entry.action == CUSTOM else None
+            self._count(entry.action)
+            if type_ is not None:
+                self._count(f"{CUSTOM}:{type_}")
+            self.tail.append(Held(entry.time, entry.action, entry.status_id, type_))
         del self.tail[:-TAIL]
 
     def after(self, request: EventsAfter, generation: str, *, ended: bool) -> EventPage:
         """Events after a cursor, of those that are held (P6)."""
-        found = [each for each in self.tail if each.sequence > request.sequence and each.is_a(request.action)]
+        found = [each for each in self._held() if each.sequence > request.sequence and each.is_a(request.action)]
         return self._page(found[: request.limit], generation, ended=ended)
 
     def recent(self, count: int, generation: str, *, ended: bool) -> EventPage:
         """The last events."""
-        return self._page(self.tail[-count:], generation, ended=ended)
+        return self._page(self._held()[-count:], generation, ended=ended)
 
     def count(self, request: EventCountRequest, generation: str) -> EventCount:
         """How many events of an action there are up to a sequence; unknown below what is held."""
         through = self.last if request.through is None else request.through
         if self.since > 0 or through < self.held_from - 1:
             return EventCount(generation=generation, count=None)
-        later = sum(each.sequence > through and each.is_a(request.action) for each in self.tail)
+        later = sum(each.sequence > through and each.is_a(request.action) for each in self._held())
         return EventCount(generation=generation, count=self.counts.get(request.action, 0) - later)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _held(self) -> list[EventSummary]:
+        first = self.held_from
+        return [EventSummary(sequence=first + place, **each._asdict()) for place, each in enumerate(self.tail)]
 
     def _page(self, events: list[EventSummary], generation: str, *, ended: bool) -> EventPage:
         return EventPage(generation=generation, events=events, held_from=self.held_from, last=self.last, ended=ended)
 
 
-def summarised(entry: Entry) -> EventSummary:
-    """An event in short."""
-    type_ = entry.payload["type"] if entry.action == CUSTOM else None
-    return EventSummary(
-        sequence=entry.sequence, time=entry.time, action=entry.action, status_id=entry.status_id, type=type_
-    )
-
-
 class ProcessState(BaseModel):
-    """What a run hands on of it: under 40 KB, nearly all of it the tail."""
+    """What a run hands on of it: under 20 KB, most of it the tail."""
 
     waiting: Wait | None = None
     external_ref: str | None = None
