@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
+from temporalio.common import RawValue
 
 from affidavit import contract
+from affidavit.arguments import as_argument
 from affidavit.errors import AffidavitUnavailable, EvidenceNeeded, SessionNotFound, SessionRefused
 from affidavit.evidence.sources import LIFECYCLE_ACTIONS
 from affidavit.evidence.text import printable
@@ -27,8 +29,13 @@ from affidavit.rpc import Line
 from affidavit.stored import StoredSession
 from affidavit.waiting import Pauses
 
-Ask = Callable[[str, type[Any], BaseModel], Awaitable[Any]]
-"""Puts a query with one argument to the session, for a bounded time."""
+M = TypeVar("M", bound=BaseModel)
+
+
+class Ask(Protocol):
+    """Puts a query to the session, for a bounded time."""
+
+    def __call__(self, name: str, result_type: type[M], *args: RawValue) -> Awaitable[M]: ...
 
 
 class SessionEvent(EventSummary):
@@ -80,11 +87,8 @@ class EventLog:
         """
         if self._stored is not None and await self._sealed(self._stored, cursor.generation):
             return await self._stored_page(self._stored, cursor, action, limit, ended=True)
-        request = EventsAfter(
-            generation=cursor.generation, sequence=cursor.sequence, action=action, limit=min(limit, TAIL)
-        )
         try:
-            page: EventPage = await self._ask(contract.QUERY_EVENTS_AFTER, EventPage, request)
+            page = await self._asked(cursor, action, limit)
         except (AffidavitUnavailable, SessionNotFound):
             if self._stored is None or not await asyncio.to_thread(self._known, self._stored, cursor.generation):
                 raise
@@ -112,9 +116,7 @@ class EventLog:
     async def recent(self, generation: str, count: int) -> list[SessionEvent]:
         """The last events, ascending."""
         if not (self._stored is not None and await self._sealed(self._stored, generation)):
-            page: EventPage = await self._ask(
-                contract.QUERY_RECENT_EVENTS, EventPage, RecentEvents(count=min(count, TAIL))
-            )
+            page = await self._asked_recent(count)
             if len(page.events) >= count or page.held_from == 0:
                 return [event_of(page, event) for event in page.events]
             last = page.last
@@ -125,9 +127,8 @@ class EventLog:
     async def count(self, generation: str, action: str, through: int | None) -> int:
         """How many events of an action there are, up to a sequence."""
         if not (self._stored is not None and await self._sealed(self._stored, generation)):
-            answer: EventCount = await self._ask(
-                contract.QUERY_COUNT_EVENTS, EventCount, EventCountRequest(action=action, through=through)
-            )
+            request = as_argument(EventCountRequest, action=action, through=through)
+            answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
             if answer.count is not None:
                 return answer.count
         if self._stored is None:
@@ -168,10 +169,8 @@ class EventLog:
         while True:
             try:
                 if cursor is None:
-                    page: EventPage = await self._ask(contract.QUERY_RECENT_EVENTS, EventPage, RecentEvents(count=1))
-                    cursor = Cursor(generation, page.last)
-                request = EventsAfter(generation=generation, sequence=cursor.sequence, limit=TAIL)
-                page = await self._ask(contract.QUERY_EVENTS_AFTER, EventPage, request)
+                    cursor = Cursor(generation, (await self._asked_recent(1)).last)
+                page = await self._asked(cursor)
             except AffidavitUnavailable:
                 await asyncio.sleep(pauses.next())
                 continue
@@ -187,6 +186,20 @@ class EventLog:
                 return
             else:
                 await asyncio.sleep(pauses.next())
+
+    async def _asked(self, cursor: Cursor, action: str | None = None, limit: int = TAIL) -> EventPage:
+        request = as_argument(
+            EventsAfter,
+            generation=cursor.generation,
+            sequence=cursor.sequence,
+            action=action,
+            limit=min(limit, TAIL),
+        )
+        return await self._ask(contract.QUERY_EVENTS_AFTER, EventPage, request)
+
+    async def _asked_recent(self, count: int) -> EventPage:
+        request = as_argument(RecentEvents, count=min(count, TAIL))
+        return await self._ask(contract.QUERY_RECENT_EVENTS, EventPage, request)
 
     # -- the store ---------------------------------------------------------------------------------------
 
@@ -209,7 +222,7 @@ class EventLog:
         def read() -> tuple[list[EventSummary], int]:
             last = cursor.sequence
 
-            def matching() -> Any:
+            def matching() -> Iterator[EventSummary]:
                 nonlocal last
                 for event in stored.after(cursor.generation, cursor.sequence):
                     if before is not None and event.sequence >= before:

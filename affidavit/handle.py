@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from temporalio.common import RawValue
 
 from affidavit import contract
+from affidavit.arguments import as_argument
 from affidavit.contract import (
     AdmitRequest,
     AdmitResult,
@@ -29,7 +30,7 @@ from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFoun
 from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
 from affidavit.outgoing import Step, check_one_message, encoded
-from affidavit.process import SessionProcess, as_argument
+from affidavit.process import SessionProcess
 from affidavit.process_api import WaitRequest
 from affidavit.sending import Sender
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import RawValue
 
 from affidavit import contract
+from affidavit.arguments import as_argument
 from affidavit.contract import SessionOutcome, TerminalState
-from affidavit.converter import encode_json, raw_json
-from affidavit.errors import AffidavitUnavailable, SessionNotFound, SessionRefused
+from affidavit.errors import AffidavitUnavailable, SessionNotFound
 from affidavit.eventlog import EventLog, SessionEvent, starting_at
 from affidavit.process_api import (
     AbandonRequest,
@@ -26,7 +26,6 @@ from affidavit.process_api import (
     ExternalRefResult,
 )
 from affidavit.rpc import Line
-from affidavit.validation import first_error
 
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
@@ -84,8 +83,7 @@ class SessionProcess:
         newest = await self._line.newest()
         if newest is None or newest.status is not WorkflowExecutionStatus.RUNNING:
             return await self.result()
-        state: TerminalState = await self._ask(contract.QUERY_TERMINAL_STATE, TerminalState)
-        return state.outcome
+        return (await self._ask(contract.QUERY_TERMINAL_STATE, TerminalState)).outcome
 
     # -- events ----------------------------------------------------------------------------------------
 
@@ -193,9 +191,8 @@ class SessionProcess:
         async with self._answered():
             return await self._line.update(name, result_type, *args)
 
-    async def _ask(self, name: str, result_type: type[Any], request: BaseModel | None = None) -> Any:
+    async def _ask(self, name: str, result_type: type[R], *args: RawValue) -> R:
         """A query, for a bounded time: without a worker nobody would ever answer."""
-        args = () if request is None else (_encoded(request),)
         async with self._answered():
             return await self._line.query(name, result_type, *args)
 
@@ -206,20 +203,3 @@ class SessionProcess:
                 yield
         except TimeoutError as error:
             raise AffidavitUnavailable(await self._client.missing()) from error
-
-
-def as_argument(model: type[BaseModel], **fields: Any) -> RawValue:
-    """The argument of a message; what is None is left out.
-
-    Raises:
-        SessionRefused: it is none that the session would take.
-    """
-    try:
-        request = model.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-    return _encoded(request)
-
-
-def _encoded(request: BaseModel) -> RawValue:
-    return raw_json(encode_json(request.model_dump(mode="json", exclude_none=True)))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from affidavit.cli import audit, embedded, keys, offline, replay, sessions, trajectory
+from affidavit.cli import audit, embedded, keys, offline, processes, replay, sessions, trajectory
 from affidavit.cli.output import EXIT_CODES, Code, Command, Group, explained, fail, line, prepare_streams, program
 from affidavit.exiting import INTERRUPTED
 from affidavit.version import VERSION
@@ -28,12 +28,22 @@ app = typer.Typer(
 )
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
-    "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
+    "Sessions": (
+        processes.list_,
+        sessions.show,
+        processes.tail,
+        processes.wait,
+        sessions.close,
+        processes.cancel,
+        processes.abandon,
+        sessions.receipt,
+        sessions.promote,
+    ),
     "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen),
 }
 for _panel, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
+        app.command(_command.__name__.rstrip("_"), cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
 for _registered in trajectory.app.registered_commands:
     _registered.cls = Command
 app.add_typer(trajectory.app, cls=Group, rich_help_panel="Evidence")
