@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -49,10 +49,9 @@ class Guards:
         if self._state.closing:
             refuse(contract.REFUSED_CLOSING, "session is closing")
 
-    def unended(self, consumer: Consumer) -> None:
-        """Refuse on a session whose chain is complete: how it ends is settled."""
-        if consumer.sealing:
-            refuse(contract.REFUSED_ENDED, "session has ended")
+    def ended(self) -> NoReturn:
+        """Refuse what comes once the chain is complete: how the session ends is settled."""
+        refuse(contract.REFUSED_ENDED, "session has ended")
 
     def queue(self) -> None:
         """Refuse while as many steps wait as the queue holds."""

@@ -12,7 +12,9 @@ from affidavit import contract
 from affidavit.contract import FlushResult, SessionOutcome, SessionView, Stalled, SubmitResult
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.markdown import literal
+from affidavit.process_api import EventPage, EventsAfter, RecentEvents
 from workflows.inbox import Inbox, Item
+from workflows.refusing import refuse
 from workflows.registration import Registration
 from workflows.state import Ledger, SessionState
 
@@ -71,6 +73,18 @@ def remember(outcome: SessionOutcome) -> None:
     workflow.upsert_memo(
         {contract.MEMO_OUTCOME: outcome.model_dump(mode="json", exclude={"receipt"}, exclude_none=True)}
     )
+
+
+def events_after(request: EventsAfter, state: SessionState, consumer: Consumer) -> EventPage:
+    """The answer of the query of that name; refuses a cursor of another life."""
+    if request.generation not in (None, state.generation):
+        refuse(contract.REFUSED_BAD_REQUEST, "the cursor belongs to another life of the session")
+    return state.process.log.after(request, state.generation, ended=consumer.outcome is not None)
+
+
+def recent_events(request: RecentEvents, state: SessionState, consumer: Consumer) -> EventPage:
+    """The answer of the query of that name."""
+    return state.process.log.recent(request.count, state.generation, ended=consumer.outcome is not None)
 
 
 def view(registration: Registration, state: SessionState, inbox: Inbox, consumer: Consumer) -> SessionView:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -27,41 +26,18 @@ with workflow.unsafe.imports_passed_through():
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
-    from workflows.messages import (
-        Unreadable,
-        check_submission,
-        message,
-        read_model,
-        read_submission,
-    )
+    from workflows.messages import Unreadable, check_submission, message, read_model, read_submission
     from workflows.receiving import Receiver
     from workflows.registration import Refused, check_same, read_registration
     from workflows.rollover import Rollover
     from workflows.starting import check_type, fresh_state, refuse_restarts
     from workflows.timers import Timers
+    from workflows.updates import quick_update, waiting_update
 
 
 _FAILURES: Final = {"quarantined": contract.FAILED_QUARANTINED, "abandoned": contract.FAILED_ABANDONED}
 
 M = TypeVar("M", bound=BaseModel)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _counted(
-    handler: Callable[Concatenate[AgentSession, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[AgentSession, P], Coroutine[Any, Any, R]]:
-    """An update's handler that counts towards what a run may take."""
-
-    async def counted(session: AgentSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        session._rollover.updates += 1
-        return await handler(session, *args, **kwargs)
-
-    return functools.update_wrapper(counted, handler)
-
-
-# When a run is handed on while its store is away, Temporal fails what waits in it, and the client asks the next run.
-_waiting_update = workflow.update(unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
 
 
 # Dynamic, because only then the SDK hands over start arguments of any number and encoding as they came. A named
@@ -92,7 +68,7 @@ class AgentSession:
         self._inbox.put(arrivals)
         self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox)
         self._consumer = Consumer(self._registration, self._state, self._inbox, lambda: guards.waiting > 0, steps)
-        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer)
+        self.rollover = Rollover(args[0], self._state, self._inbox, self._consumer)
         self._timers = Timers(self._registration.spec.limits, self._state, self._inbox, self._consumer)
 
     @workflow.run
@@ -123,9 +99,9 @@ class AgentSession:
 
         while not ended():
             try:
-                await workflow.wait_condition(lambda: ended() or self._rollover.is_due())
+                await workflow.wait_condition(lambda: ended() or self.rollover.is_due())
                 if not ended():
-                    await self._rollover.hand_on(ended)
+                    await self.rollover.hand_on(ended)
             except asyncio.CancelledError:
                 self._cancel()
         for task in tasks:
@@ -152,7 +128,7 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        self._rollover.signals += 1
+        self.rollover.signals += 1
         state = self._state
         unread = message(name, [arg.payload for arg in args], self._heard_ms(), late=state.closing)
         if self._consumer.sealing:
@@ -162,8 +138,7 @@ class AgentSession:
 
     # -- updates ---------------------------------------------------------------------------------------
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def attach(self, raw: RawValue) -> contract.AttachResult:
         """Join the session; answers once its opening event is on disk."""
         await workflow.wait_condition(lambda: self._state.opened or self._consumer.outcome is not None)
@@ -186,8 +161,7 @@ class AgentSession:
             refuse(error.type, str(error))
         self._guards.live()
 
-    @workflow.update
-    @_counted
+    @quick_update
     async def admit(self, raw: RawValue) -> contract.AdmitResult:
         """Whether the model may be called now. What is accepted opens an attempt that one terminal record closes."""
         request, state, spec = read_model(raw.payload, contract.AdmitRequest), self._state, self._registration.spec
@@ -201,7 +175,7 @@ class AgentSession:
             state.attempts.admit(attempt_id, now)
         result = accepted(attempt_id, spec, state)
         if result.message is not None:
-            self._inbox.put([self._own("breaker_reset", by="affidavit", reason="corrective message injected")])
+            self._tell("breaker_reset", {"by": "affidavit", "reason": "corrective message injected"})
         return result
 
     @admit.validator
@@ -218,8 +192,7 @@ class AgentSession:
         if open_already is None:
             self._guards.slots(len(attempts))
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def submit(self, raw: RawValue) -> contract.SubmitResult:
         """Report steps and learn where they stand in the journal (B8)."""
         now, consumer = self._heard_ms(), self._consumer
@@ -244,8 +217,7 @@ class AgentSession:
         except Unreadable as error:
             refuse(contract.REFUSED_BAD_REQUEST, str(error))
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def flush(self) -> FlushResult:
         """Answers when everything reported before is on disk, or is known not to be."""
         ticket = self._inbox.arrived
@@ -257,8 +229,7 @@ class AgentSession:
         self._check_start()
         self._guards.places(self._consumer)
 
-    @workflow.update
-    @_counted
+    @quick_update
     async def close(self) -> contract.CloseAccepted:
         """Begin the end; repeating it changes nothing. The outcome is the workflow's result."""
         self._admitted_ms()
@@ -269,8 +240,7 @@ class AgentSession:
     def _check_close(self) -> None:
         self._check_start()
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def refresh_identity(self, raw: RawValue) -> contract.IdentityResult:
         """Renew the credential's lifetime; another identity is refused, and the refusal is an event (A3)."""
         self._heard_ms()
@@ -278,9 +248,7 @@ class AgentSession:
         if agent.triple() != self._state.ledger.agent.triple():
             self._report_refusal(IDENTITY)
             return contract.IdentityResult(agent=self._state.ledger.agent, refused=ANOTHER_IDENTITY)
-        await self._guards.journaled(
-            [self._own("identity_refreshed", ttl_remaining_s=agent.ttl_remaining_s)], self._consumer
-        )
+        await self._told("identity_refreshed", {"ttl_remaining_s": agent.ttl_remaining_s})
         return contract.IdentityResult(agent=self._state.ledger.agent)
 
     @refresh_identity.validator
@@ -288,8 +256,7 @@ class AgentSession:
         self._check_capacity()
         check_model(raw, contract.Agent)
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def reset_breaker(self, raw: RawValue) -> FlushResult:
         """Close the breaker again; who and why is an event."""
         request = read_model(raw.payload, contract.BreakerReset)
@@ -300,11 +267,11 @@ class AgentSession:
         self._check_capacity()
         check_model(raw, contract.BreakerReset)
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def set_wait(self, raw: RawValue) -> FlushResult:
         """Say what the session waits for; an event, and answered once that is on disk (P14)."""
         request = read_model(raw.payload, api.WaitRequest)
+        self._guards.live()
         return await self._told("waiting", self._process.set_wait(request, self._heard_ms()))
 
     @set_wait.validator
@@ -312,8 +279,7 @@ class AgentSession:
         self._check_capacity()
         check_model(raw, api.WaitRequest)
 
-    @_waiting_update
-    @_counted
+    @waiting_update
     async def clear_wait(self) -> FlushResult:
         """Say that it goes on."""
         self._heard_ms()
@@ -323,8 +289,7 @@ class AgentSession:
     def _check_clear_wait(self) -> None:
         self._check_capacity()
 
-    @workflow.update
-    @_counted
+    @quick_update
     async def set_external_ref(self, raw: RawValue) -> api.ExternalRefResult:
         """Note once what the session is called elsewhere (P13)."""
         external_ref = read_model(raw.payload, api.ExternalRefRequest).external_ref
@@ -340,35 +305,31 @@ class AgentSession:
         except Refused as error:
             refuse(error.type, str(error))
 
-    @workflow.update
-    @_counted
+    @quick_update
     async def request_cancel(self, raw: RawValue) -> api.CancelRequested:
         """Ask it to end as cancelled; answers with the first request, which stands (P11)."""
         self._cancel(read_model(raw.payload, api.CancelRequest).reason)
-        assert self._process.cancel is not None
-        return self._process.cancel
+        return self._process.cancel or self._guards.ended()
 
     @request_cancel.validator
     def _check_request_cancel(self, raw: RawValue) -> None:
         self._check_start()
         check_model(raw, api.CancelRequest)
-        if self._process.cancel is None:
-            self._guards.unended(self._consumer)
+        if self._process.cancel is None and self._consumer.sealing:
+            self._guards.ended()
 
-    @workflow.update
-    @_counted
+    @quick_update
     async def request_abandon(self, raw: RawValue) -> api.AbandonRequested:
         """Say that its owner is gone; answers with the first request, which stands (P12)."""
         request = read_model(raw.payload, api.AbandonRequest)
+        self._guards.unclosed()
         self._tell("abandon_requested", self._process.request_abandon(request, self._admitted_ms()))
-        assert self._process.abandon is not None
-        return self._process.abandon
+        return self._process.abandon or self._guards.ended()
 
     @request_abandon.validator
     def _check_request_abandon(self, raw: RawValue) -> None:
         self._check_start()
         check_model(raw, api.AbandonRequest)
-        self._guards.unended(self._consumer)
         self._guards.unclosed()
 
     # -- queries ---------------------------------------------------------------------------------------
@@ -388,16 +349,12 @@ class AgentSession:
     @workflow.query
     def events_after(self, raw: RawValue) -> api.EventPage:
         """Events after a cursor, of those that the session remembers (P6, P7)."""
-        request = self._asked(raw, api.EventsAfter)
-        if request.generation not in (None, self._state.generation):
-            refuse(contract.REFUSED_BAD_REQUEST, "the cursor belongs to another life of the session")
-        return self._process.log.after(request, self._state.generation, ended=self._consumer.outcome is not None)
+        return presenting.events_after(self._asked(raw, api.EventsAfter), self._state, self._consumer)
 
     @workflow.query
     def recent_events(self, raw: RawValue) -> api.EventPage:
         """The last events."""
-        count = self._asked(raw, api.RecentEvents).count
-        return self._process.log.recent(count, self._state.generation, ended=self._consumer.outcome is not None)
+        return presenting.recent_events(self._asked(raw, api.RecentEvents), self._state, self._consumer)
 
     @workflow.query
     def count_events(self, raw: RawValue) -> api.EventCount:
@@ -433,19 +390,16 @@ class AgentSession:
         return check_model(raw, model)
 
     def _cancel(self, reason: str | None = None) -> None:
-        if self._state.cancelled or self._consumer.sealing:
+        if self._process.cancel is not None or self._consumer.sealing:
             return
         self._state.cancelled = True
         self._tell("cancel_requested", self._process.request_cancel(reason, self._admitted_ms()))
         self._state.close()
 
-    def _tell(self, action: str, payload: dict[str, Any] | None) -> Item | None:
+    def _tell(self, action: str, payload: dict[str, Any] | None) -> None:
         """Enqueue an event of our own, if there is anything to tell and anybody left to write it down."""
-        if payload is None or self._state.poisoned is not None:
-            return None
-        item = self._own(action, **payload)
-        self._inbox.put([item])
-        return item
+        if payload is not None and self._state.poisoned is None:
+            self._inbox.put([self._own(action, **payload)])
 
     async def _told(self, action: str, payload: dict[str, Any] | None) -> FlushResult:
         """The same, and wait until it is on disk."""
@@ -454,6 +408,4 @@ class AgentSession:
         return presenting.durable(self._state)
 
     def _report_refusal(self, reason: str) -> None:
-        told = self._state.refusals.add(reason, self._admitted_ms())
-        if told is not None:
-            self._inbox.put([self._own("refused", **told)])
+        self._tell("refused", self._state.refusals.add(reason, self._admitted_ms()))
