@@ -137,7 +137,7 @@ async def abandoned(rig: Rig) -> SessionHandle:
     await session.submit(CALL, good)
     with suppress(AffidavitError):
         await session.submit(bad)
-    await session.record(good, bad, RESPONSE, {**good, "type": "refund"})
+    await session.record(good, bad, SAME, {**good, "type": "refund"})
     await session.clear_wait()
     await session.set_external_ref("ticket-7")
     await session.admit("a2")

@@ -39,7 +39,7 @@ def load(path: Path) -> WorkflowHistory:
 
 
 def test_h3_the_saved_histories_are_there() -> None:
-    expected = {"every_kind", "cancelled", "empty", "quarantined", "bad_start", "retried"}
+    expected = {"every_kind", "cancelled", "empty", "quarantined", "abandoned", "bad_start", "retried"}
     expected |= {f"rolled_over_{run}" for run in (1, 2, 3, 4)}
     assert {path.stem for path in HISTORIES} >= expected
 
