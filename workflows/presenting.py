@@ -29,10 +29,15 @@ def _life(state: SessionState, consumer: Consumer) -> str:
         return consumer.outcome.status
     if consumer.sealing:
         return "sealing"
-    if state.closing and not state.cancelled:
+    if state.closing and not _closes_by_request(state):
         return "closing"
-    # A cancel is a request to the end; until the chain is complete the session is as open as its attempts are (P11).
     return "open" if state.opened else "opening"
+
+
+def _closes_by_request(state: SessionState) -> bool:
+    """Whether it closes because of a cancel: until its chain is complete it is as open as its attempts are (P11)."""
+    cancel = state.process.cancel
+    return cancel is not None and state.closing_since_ms >= cancel.time
 
 
 def _stalled(consumer: Consumer) -> Stalled | None:

@@ -8,9 +8,11 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from affidavit.errors import SessionFailed, SessionRefused
-from tests.support.bare import Bare, call
+from affidavit.evidence.schemas import load
+from tests.support.bare import Bare, call, said
 from tests.support.oracle import attested
 from tests.support.rig import Rig, actions
 from tests.support.waiting import eventually
@@ -48,6 +50,8 @@ async def test_p9_declared_events_are_chained_like_any_step(running: Rig) -> Non
         "producer_seq": 0,
     }
     assert events[2]["class_name"] == "agent.session"
+    valid = Draft202012Validator(load("event"))
+    assert [error.message for event in events for error in valid.iter_errors(event)] == []
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,15 @@ async def test_p9_an_update_is_refused_and_a_signal_rejected(running: Rig, step:
         "bytes": len(data),
     }
     assert (outcome.rejected, SECRET in json.dumps(events)) == (1, False)
+
+
+async def test_p9_they_are_no_steps_of_a_trajectory(running: Rig) -> None:
+    session = await running.open(mode="unsigned", event_types=TYPES)
+    await session.submit(said("hello"), paid(cents=7), call("c1"))
+    outcome = await session.close()
+    assert (outcome.status, outcome.steps) == ("closed", 3)
+    trajectory = json.loads((running.folder(session.session_id) / "trajectory.json").read_text())
+    assert [step["source"] for step in trajectory["steps"]] == ["agent", "agent"]
 
 
 async def test_p9_without_a_declaration_every_custom_event_is_rejected(running: Rig) -> None:

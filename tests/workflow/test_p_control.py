@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from temporalio.client import WorkflowExecutionStatus
 
 from affidavit.contract import Limits
 from affidavit.errors import SessionRefused
+from affidavit.evidence.schemas import load
 from tests.support import proof
 from tests.support.bare import Bare, call, failed, said
 from tests.support.commands import command
@@ -102,6 +104,8 @@ async def test_p12_abandon_is_marked_while_silent_and_ends_it_after_the_lapse(ru
     assert actions(events) == ["opened", "tool_call", "abandon_requested"]
     assert events[2]["payload"] == {"action": "abandon_requested", "by": "operator", "reason": "its host is gone"}
     (last,) = proof.lifecycle(folder)
+    valid = Draft202012Validator(load("event"))
+    assert [error.message for event in [*events, last] for error in valid.iter_errors(event)] == []
     assert (last["metadata"]["sequence"], last["status_id"], last["severity_id"]) == (3, 2, 1)
     assert last["payload"] == {
         "action": "abandoned",
@@ -241,6 +245,8 @@ async def test_p14_the_wait_facet_is_in_the_view_an_event_each_and_gone_at_termi
         async with signing(rig):
             assert (await closing).status == "closed"
     events = rig.journal("p14")
+    valid = Draft202012Validator(load("event"))
+    assert [error.message for event in events for error in valid.iter_errors(event)] == []
     assert actions(events) == ["opened", "waiting", "resumed", "waiting"]
     assert events[1]["payload"] == {"action": "waiting", "kind": "approval", "name": "manager"}
     assert events[2]["payload"] == {"action": "resumed", "kind": "approval", "name": "manager"}
