@@ -29,6 +29,7 @@ _VALUES = {
     "tool_call": ("arguments",),
     "tool_result": ("content",),
     "wake": ("input",),
+    "event": ("payload",),
 }
 """The values that a session with content `full` shows in its events."""
 
@@ -79,6 +80,10 @@ def _tool_result(capture: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _event(capture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_picked(capture, "type"), "payload_sha256": digest(capture["payload"])}
+
+
 _FACTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "model_request": _model_request,
     "model_response": _model_response,
@@ -86,6 +91,7 @@ _FACTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "tool_call": _tool_call,
     "tool_result": _tool_result,
     "wake": lambda capture: {},
+    "event": _event,
 }
 
 

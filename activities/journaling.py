@@ -12,6 +12,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from activities.composing import Session, compose
+from activities.custom_events import check_declaration
 from activities.errors import OpeningRefused, told_to_temporal
 from activities.heartbeats import beating
 from activities.sealed import Life, SealedEvidence
@@ -50,6 +51,7 @@ class JournalingActivity:
         with told_to_temporal(), beating():
             life = self._evidence.callers_life(request)
             self._check_earlier_lives(life, request.reopen)
+            check_declaration(request.registration.get("event_types", {}))
             metadata = {
                 "journal_version": JOURNAL_VERSION,
                 "session_id": life.session_id,

@@ -55,21 +55,8 @@ def tokens(totals: Totals) -> int:
 
 
 def terminal_facts(outcome: SessionOutcome) -> dict[str, Any]:
-    """The memo of a session that has ended: what an operator asks first, without the receipt itself.
+    """The memo of a session that has ended: its outcome without the receipt, which is in the result.
 
-    Returns:
-        `status`, `stop_reason`, `reason` (cut), `event_count`, `chain_head`, `receipt_id`, `key_id`,
-        `trajectory_digest`, `published`; what there is not is left out.
+    What there is not is left out.
     """
-    facts = {
-        "status": outcome.status,
-        "stop_reason": outcome.stop_reason,
-        "reason": None if outcome.reason is None else cut(outcome.reason),
-        "event_count": outcome.event_count,
-        "chain_head": outcome.chain_head,
-        "receipt_id": outcome.receipt_id,
-        "key_id": outcome.key_id,
-        "trajectory_digest": outcome.trajectory_digest,
-        "published": outcome.published,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    return outcome.model_dump(mode="json", exclude={"receipt"}, exclude_none=True)

@@ -34,6 +34,7 @@ from affidavit.codec_keys import codec_from_environment
 from affidavit.contract import AttachResult, PromotionRequest, PromotionResult, SessionOutcome, SessionSpec
 from affidavit.converter import data_converter, encode_json, raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
+from affidavit.eventlog import SessionEvent
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
 from affidavit.exiting import settle_at_exit
@@ -44,15 +45,18 @@ from affidavit.ids import session_id_for
 from affidavit.markdown import literal
 from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
+from affidavit.process import SessionProcess
+from affidavit.process_api import Cursor
 from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.spool import spool_folder
 from affidavit.spooling import SpoolingHandle
+from affidavit.stored import StoredSession
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, StorePlaceError, TransientError
 from affidavit.stores.place import StoreUrl, open_store
 from affidavit.validation import first_error
 
-__all__ = ["SessionClient", "SessionHandle", "Step"]
+__all__ = ["Cursor", "SessionClient", "SessionEvent", "SessionHandle", "SessionProcess", "Step"]
 
 DEFAULT_ADDRESS = "localhost:7233"
 TASK_QUEUE_VARIABLE = "AFFIDAVIT_TASK_QUEUE"
@@ -98,6 +102,7 @@ class SessionClient:
         self.holder = None if holder is None else checked_id(holder)
         self.admit_timeout = admit_timeout
         self.retry_timeout = retry_timeout
+        self._store = store
         self._opened = OpenedSessions(store) if store is not None else ()
         self._task_queue = task_queue
         self.grants = Grants(client, task_queue, retry_timeout)
@@ -275,6 +280,45 @@ class SessionClient:
         """
         if self.holder is not None:
             await self.grants.check(self.holder, session_id)
+
+    def process(self, session_id: str, generation: str | None = None) -> SessionProcess:
+        """A session as others see it, to be waited for, followed and asked; nothing is asked of the server yet.
+
+        Args:
+            generation: which life of the id; the newest if left out.
+
+        Raises:
+            SessionRefused: the id is none.
+        """
+        return SessionProcess(self, checked_id(session_id), generation)
+
+    async def await_terminal(self, session_id: str) -> SessionOutcome:
+        """Wait for a session's end; see `SessionProcess.result`."""
+        return await self.process(session_id).result()
+
+    async def terminal_state(self, session_id: str) -> SessionOutcome | None:
+        """How a session has ended, None while it lives; see `SessionProcess.terminal_state`."""
+        return await self.process(session_id).terminal_state()
+
+    def stored(self, session_id: str) -> StoredSession | None:
+        """A session as it lies in the evidence store; None if this client has none."""
+        return None if self._store is None else StoredSession(self._store, session_id)
+
+    async def sealed_outcome(self, session_id: str, generation: str | None = None) -> SessionOutcome | None:
+        """The outcome sealed in the evidence store, of the newest life if none is named; None without any.
+
+        Raises:
+            SessionFailed: it cannot be read.
+        """
+        stored = self.stored(session_id)
+        if stored is None:
+            return None
+
+        def read() -> SessionOutcome | None:
+            life = generation or stored.latest()
+            return None if life is None else stored.outcome(life)
+
+        return await asyncio.to_thread(read)
 
     async def promote(self, session_id: str, generation: str) -> PromotionResult:
         """Have the trajectory of an unsigned session attested, from what lies in the evidence store alone.

@@ -11,10 +11,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
+from affidavit.event_types import check_event_types
 from affidavit.evidence.canonical import digest
 from affidavit.evidence.layout import check_generation
 from affidavit.evidence.scalars import check_session_id
 from affidavit.fields import AttemptId, Count, Maybe, Name, Strict
+from affidavit.process_api import (
+    Abandonment,
+    AbandonRequested,
+    CancelRequested,
+    EventSummary,
+    Wait,
+)
 from affidavit.steps import STEP_KINDS
 
 # -- wire names ---------------------------------------------------------------------------------------
@@ -48,11 +56,21 @@ UPDATE_CLOSE: Final = "close"
 UPDATE_REFRESH_IDENTITY: Final = "refresh_identity"
 UPDATE_RESET_BREAKER: Final = "reset_breaker"
 
+UPDATE_SET_WAIT: Final = "set_wait"
+UPDATE_CLEAR_WAIT: Final = "clear_wait"
+UPDATE_SET_EXTERNAL_REF: Final = "set_external_ref"
+UPDATE_REQUEST_CANCEL: Final = "request_cancel"
+UPDATE_REQUEST_ABANDON: Final = "request_abandon"
+
 QUERY_VIEW: Final = "view"
 QUERY_TERMINAL_STATE: Final = "terminal_state"
+QUERY_EVENTS_AFTER: Final = "events_after"
+QUERY_RECENT_EVENTS: Final = "recent_events"
+QUERY_COUNT_EVENTS: Final = "count_events"
 
 ACTIVITY_EMBED: Final = "embed"
 ACTIVITY_OPEN: Final = "open"
+ACTIVITY_CHECK_EVENTS: Final = "check_events"
 ACTIVITY_JOURNAL: Final = "journal"
 ACTIVITY_PUBLISH: Final = "publish"
 ACTIVITY_SEAL: Final = "seal"
@@ -92,12 +110,16 @@ REFUSED_LOOP: Final = "LoopDetected"
 REFUSED_BUSY: Final = "Busy"
 REFUSED_ROLLING_OVER: Final = "RollingOver"
 """The run is being handed on; the same request is taken by the next one in a moment. Clients retry it."""
+REFUSED_EVENT: Final = "EventRefused"
+"""A custom event of a type that was not declared, or off its schema; nothing of the message was taken."""
+REFUSED_EXTERNAL_REF: Final = "ExternalRefConflict"
 REFUSED_UNKNOWN: Final = "SessionUnknown"
 """The evidence store has no such session, or no such life of it."""
 REFUSED_NOT_ENDED: Final = "SessionNotEnded"
 REFUSED_NOTHING_TO_ATTEST: Final = "NothingToAttest"
 """The session ended without evidence that anybody could sign."""
 FAILED_QUARANTINED: Final = "SessionQuarantined"
+FAILED_ABANDONED: Final = "SessionAbandoned"
 FAILED_OPEN: Final = "SessionNotOpened"
 FAILED_NO_STEPS: Final = "NoCapturedSteps"
 """Of the trajectory activity: the session has nothing that is a step of a trajectory (F3)."""
@@ -213,7 +235,8 @@ class SessionSpec(Strict):
     external_ref: Maybe[Name] = None
     reopen: bool = False
     """Start a fresh generation of an id whose last one ended `closed`; not part of the registration."""
-    event_types: Maybe[dict[str, Any]] = None
+    event_types: Maybe[Annotated[dict[str, Any], AfterValidator(check_event_types)]] = None
+    """JSON Schemas (draft 2020-12) of the payloads of custom events, by type."""
     model_name: Maybe[Name] = None
     tool_definitions: Maybe[list[Any]] = None
     trajectory_extra: Maybe[dict[str, Any]] = None
@@ -362,15 +385,6 @@ class Stalled(BaseModel):
     since: int
 
 
-class EventSummary(BaseModel):
-    """One line of a session's recent life."""
-
-    sequence: int
-    time: int
-    action: str
-    status_id: int
-
-
 class SessionView(BaseModel):
     """Everything an operator asks of a living session."""
 
@@ -400,6 +414,12 @@ class SessionView(BaseModel):
     poisoned: str | None = None
     stalled: Stalled | None = None
     recent: list[EventSummary] = []
+    opened_at: int | None = None
+    """Time of the opening event: when the session first started (epoch milliseconds)."""
+    waiting: Wait | None = None
+    external_ref: str | None = None
+    cancel_requested: CancelRequested | None = None
+    abandon_requested: AbandonRequested | None = None
 
 
 class SessionOutcome(BaseModel):
@@ -410,6 +430,8 @@ class SessionOutcome(BaseModel):
     mode: Literal["signed", "unsigned"]
     status: Literal["closed", "cancelled", "quarantined", "abandoned"]
     reason: str | None = None
+    """Why it was cancelled, quarantined or abandoned, as far as anybody said."""
+    abandonment: Abandonment | None = None
     stop_reason_id: int
     stop_reason: str
     totals: Totals

@@ -46,6 +46,10 @@ class SessionStalled(AffidavitError):
     """The session takes nothing more for now: its run is full because the store has been away. Retry later."""
 
 
+class EvidenceNeeded(AffidavitError):
+    """The session itself has forgotten these events; a client that shares the evidence store finds them there."""
+
+
 class SessionNotFound(AffidavitError):
     """Temporal knows no session of this id, or it has ended."""
 

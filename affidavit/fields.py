@@ -62,6 +62,9 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 """A tool call id as the provider made it; some providers pack a signature into it."""
 
+EventType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""The name of a custom event type."""
+
 AttemptId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 ProducerId = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")]
 ClaimedTime = Annotated[str | Annotated[int, Field(ge=0, le=253_402_300_799_999)], AfterValidator(_claimed_time)]

@@ -9,10 +9,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.common import RawValue
 
 from affidavit import contract
+from affidavit.arguments import as_argument
 from affidavit.contract import (
     AdmitRequest,
     AdmitResult,
@@ -25,7 +26,6 @@ from affidavit.contract import (
     SessionOutcome,
     SessionView,
     SubmitResult,
-    TerminalState,
 )
 from affidavit.converter import encode_json, raw_json
 from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
@@ -35,11 +35,11 @@ from affidavit.grants import holder_of
 from affidavit.ids import new_session_id
 from affidavit.outgoing import Encoded, Step, check_one_message, encoded
 from affidavit.pacing import Pace
+from affidavit.process import SessionProcess
+from affidavit.process_api import WaitRequest
 from affidavit.reporter import Reporter
-from affidavit.rpc import Line
 from affidavit.sending import Sender
 from affidavit.tools import ReportsTools
-from affidavit.validation import first_error
 from affidavit.waking_api import QUERY_WAKES_AFTER, SIGNAL_ACK_WAKE, WakesResult
 
 if TYPE_CHECKING:
@@ -58,21 +58,19 @@ ENDED_BY_REFUSAL: Final = (contract.REFUSED_LOOP, contract.REFUSED_IDENTITY, con
 R = TypeVar("R", bound=BaseModel)
 
 
-class SessionHandle(ReportsTools):
-    """One session. `outcome` is set once `close` or `result` has returned it.
+class SessionHandle(SessionProcess, ReportsTools):
+    """One session, with all that its runtime does beside what anybody may.
 
-    Safe to share between tasks of one event loop. A handle numbers its steps as a producer of its own, so that none
-    is taken twice however often it is sent; a session knows at most 64 producers, so keep a handle and share it.
+    `outcome` is set once `close` or `result` has returned it. Safe to share between tasks of
+    one event loop. A handle numbers its steps as a producer of its own, so that none is taken twice however often it is
+    sent; a session knows at most 64 producers, so keep a handle and share it.
     """
 
     def __init__(
         self, client: SessionClient, session_id: str, attached: AttachResult | None, *, redact: Redact | None = None
     ) -> None:
-        self.session_id = session_id
+        super().__init__(client, session_id, attached.generation if attached else None)
         self.attached = attached
-        self.outcome: SessionOutcome | None = None
-        self._client = client
-        self._line = Line(client.temporal, session_id, self.generation, client.retry_timeout)
         self._sender = Sender(self._line.signal, Pace(self._crowded, patience=client.retry_timeout).wait)
         self._redact = redact
         self._on_leaving: list[Callable[[], None]] = []
@@ -171,7 +169,7 @@ class SessionHandle(ReportsTools):
             AffidavitUnavailable: nobody answered within the client's `admit_timeout`; the text says who is missing.
                 Asking again with the same `attempt_id` is safe.
         """
-        argument = _argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
+        argument = as_argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
         try:
             async with asyncio.timeout(self._client.admit_timeout):
                 if after is not None:
@@ -197,8 +195,22 @@ class SessionHandle(ReportsTools):
 
     async def reset_breaker(self, *, by: str, reason: str) -> FlushResult:
         """Let a tripped loop breaker close again; who and why becomes an event."""
-        argument = _argument(BreakerReset, by=by, reason=reason)
+        argument = as_argument(BreakerReset, by=by, reason=reason)
         return await self._update(contract.UPDATE_RESET_BREAKER, FlushResult, argument)
+
+    async def set_wait(self, *, kind: str, name: str) -> FlushResult:
+        """Say what the session waits for, such as kind `approval`, name `manager`; an event, and in the view (P14).
+
+        Raises:
+            SessionRefused: type SessionClosing, CaptureIncomplete, QueueFull or Busy.
+            SessionNotFound, AffidavitUnavailable, SessionStalled.
+        """
+        request = as_argument(WaitRequest, kind=kind, name=name)
+        return await self._update(contract.UPDATE_SET_WAIT, FlushResult, request)
+
+    async def clear_wait(self) -> FlushResult:
+        """Say that it goes on; an event if it waited. Raises as `set_wait`."""
+        return await self._update(contract.UPDATE_CLEAR_WAIT, FlushResult)
 
     # -- waking ----------------------------------------------------------------------------------------
 
@@ -269,16 +281,6 @@ class SessionHandle(ReportsTools):
         if unsent is not None:
             raise unsent
 
-    async def result(self) -> SessionOutcome:
-        """Wait for the session's end. A quarantined session has an outcome like any other.
-
-        Raises:
-            SessionNotFound, SessionFailed.
-        """
-        await self._addressed()
-        self.outcome = await self._line.result()
-        return self.outcome
-
     async def receipt(self) -> dict[str, Any]:
         """The signed receipt, once the session has ended.
 
@@ -311,11 +313,6 @@ class SessionHandle(ReportsTools):
         await self._sender.settle()
         return await self._line.query(contract.QUERY_VIEW, SessionView)
 
-    async def terminal_state(self) -> SessionOutcome | None:
-        """The outcome if the session has one, without waiting. Needs a worker."""
-        await self._addressed()
-        return (await self._line.query(contract.QUERY_TERMINAL_STATE, TerminalState)).outcome
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -345,7 +342,7 @@ class SessionHandle(ReportsTools):
     async def _addressed(self) -> None:
         """That this client may address the session: it has opened it, or its holder has a grant (P15)."""
         if self.attached is None:
-            await self._client.check_grant(self.session_id)
+            await super()._addressed()
 
     async def _may_wake(self, steps: Sequence[Step]) -> None:
         """The same for the sessions that steps name as targets; the one fixed at open needs no grant."""
@@ -405,11 +402,3 @@ def _ended_by_refusal(error: BaseException) -> bool:
             return seen.type in ENDED_BY_REFUSAL
         seen = seen.__cause__
     return False
-
-
-def _argument(model: type[BaseModel], **fields: Any) -> RawValue:
-    try:
-        request = model.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-    return raw_json(encode_json(request.model_dump(mode="json", exclude_none=True)))

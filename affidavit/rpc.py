@@ -20,6 +20,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
+    WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
@@ -33,6 +34,7 @@ from affidavit.contract import SessionOutcome
 from affidavit.converter import raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused, SessionStalled
 from affidavit.evidence.text import printable
+from affidavit.terminal import failed_outcome
 
 RETRY_TIMEOUT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
@@ -231,6 +233,14 @@ class Line:
             answer: M = await run.query(name, args=args, result_type=result_type)
         return answer
 
+    async def newest(self) -> WorkflowExecutionDescription | None:
+        """The newest run of this life as Temporal describes it; None if it knows none, or a later life of the id."""
+
+        async def known() -> bool:
+            return False
+
+        return await self._persist(self._newest, known)
+
     async def cancel(self) -> None:
         """Ask for the workflow's cancellation."""
         await self._persist(lambda: self._handle().cancel(rpc_timeout=SHORT_CALL))
@@ -251,7 +261,8 @@ class Line:
         try:
             return await self._persist(attempt, known)
         except WorkflowFailureError as error:
-            return _failed_outcome(self._session_id, error)
+            with translated(self._session_id):
+                return await failed_outcome(self._temporal, self._session_id, self._run_id, error)
 
     def _handle(self, result_run_id: str | None = None) -> WorkflowHandle[Any, SessionOutcome]:
         return WorkflowHandle(
@@ -297,6 +308,8 @@ def translated(subject: str) -> Iterator[None]:
     """Turn Temporal's errors into the client's own."""
     try:
         yield
+    except WorkflowQueryFailedError as error:
+        raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from error
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == _RUN_ENDED:
@@ -336,12 +349,3 @@ def check_cancelled(error: Exception) -> None:
         error.__cause__, asyncio.CancelledError
     ):
         raise error.__cause__
-
-
-def _failed_outcome(session_id: str, error: WorkflowFailureError) -> SessionOutcome:
-    """The outcome that a failed workflow carries; a quarantined session is one."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type == contract.FAILED_QUARANTINED and cause.details:
-        return SessionOutcome.model_validate(cause.details[0])
-    text = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    raise SessionFailed(f"session {printable(session_id)} ended without an outcome: {printable(text, 200)}") from error

@@ -19,6 +19,7 @@ from affidavit.contract import (
     BATCH_STEPS,
     REFUSED_BUSY,
     REFUSED_CLOSING,
+    REFUSED_EVENT,
     REFUSED_QUEUE_FULL,
     REFUSED_ROLLING_OVER,
 )
@@ -32,7 +33,7 @@ LINGER_S: Final = 0.05
 BACKLOG_STEPS: Final = 4 * BATCH_STEPS
 BACKLOG_BYTES: Final = 4 * BATCH_BYTES
 """With so much unsent, whoever reports more waits; this bounds a handle's memory."""
-_AT_THE_DOOR: Final = (REFUSED_QUEUE_FULL, REFUSED_BUSY, REFUSED_ROLLING_OVER, REFUSED_CLOSING)
+_AT_THE_DOOR: Final = (REFUSED_QUEUE_FULL, REFUSED_BUSY, REFUSED_ROLLING_OVER, REFUSED_CLOSING, REFUSED_EVENT)
 
 _log = logging.getLogger(__name__)
 

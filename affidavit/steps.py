@@ -18,6 +18,7 @@ from affidavit.fields import (
     ClaimedTime,
     Cost,
     Count,
+    EventType,
     Maybe,
     Name,
     ProducerId,
@@ -153,6 +154,14 @@ class ToolResult(_Common):
     subagent_trajectory_ref: Maybe[list[Any] | dict[str, Any]] = None
 
 
+class CustomEvent(_Common):
+    """Something of the runtime's own, of a type that the session declared when it was opened."""
+
+    kind: Literal["event"]
+    type: EventType
+    payload: Any
+
+
 class Wake(_Common):
     """Wake another session: `target`, or whom this session wakes by default (docs/addressing.md)."""
 
@@ -181,16 +190,32 @@ class Woken(Strict):
     source: WakeSource
 
 
-Reported = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | Wake
+Reported = ModelRequest | ModelResponse | ModelFailure | ToolCall | ToolResult | CustomEvent | Wake
 STEP: TypeAdapter[Reported] = TypeAdapter(Annotated[Reported, Field(discriminator="kind")])
-STEP_KINDS: tuple[str, ...] = ("model_request", "model_response", "model_failure", "tool_call", "tool_result", "wake")
+STEP_KINDS: tuple[str, ...] = (
+    "model_request",
+    "model_response",
+    "model_failure",
+    "tool_call",
+    "tool_result",
+    "event",
+    "wake",
+)
 
 AnyStep = Reported | Woken
 
 
 def step_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of each step kind, by kind, as `affidavit schema` prints them."""
-    models: tuple[type[Strict], ...] = (ModelRequest, ModelResponse, ModelFailure, ToolCall, ToolResult, Wake)
+    models: tuple[type[Strict], ...] = (
+        ModelRequest,
+        ModelResponse,
+        ModelFailure,
+        ToolCall,
+        ToolResult,
+        CustomEvent,
+        Wake,
+    )
     return {
         kind: {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -17,6 +17,7 @@ from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buses.base import EventBus
+from activities.custom_events import CustomEventsActivity
 from activities.embedders import HashEmbedder
 from activities.embedding import Embedder, EmbeddingActivity
 from activities.inputs import LostInputs
@@ -149,6 +150,7 @@ def build_worker(
         waking = WakingActivity(client, settings.task_queue)
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,
+            CustomEventsActivity().check,
             journaling.open,
             journaling.journal,
             journaling.lifecycle,

@@ -10,7 +10,18 @@ from affidavit.contract import Totals
 from affidavit.evidence.scalars import MAX_INTEGER
 from affidavit.evidence.stops import StopReason, caption, from_provider
 from affidavit.evidence.tokens import approx_tokens, approx_tokens_json
-from affidavit.steps import AnyStep, Message, ModelFailure, ModelRequest, ModelResponse, ToolCall, Usage, Wake, Woken
+from affidavit.steps import (
+    AnyStep,
+    CustomEvent,
+    Message,
+    ModelFailure,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    Usage,
+    Wake,
+    Woken,
+)
 
 SESSION: Final = "agent.session"
 STOP: Final = "agent.stop_reason"
@@ -72,10 +83,14 @@ _OWN_ROWS: Final = {
     "producer_conflict": (SESSION, FAILURE),
     "producer_gap": (SESSION, SUCCESS),
     "cancel_requested": (SESSION, SUCCESS),
+    "abandon_requested": (SESSION, SUCCESS),
+    "waiting": (SESSION, SUCCESS),
+    "resumed": (SESSION, SUCCESS),
     "breaker_reset": (SESSION, SUCCESS),
     "identity_refreshed": (IDENTITY, SUCCESS),
     "receipt": (RECEIPT, SUCCESS),
     "closed": (SESSION, SUCCESS),
+    "abandoned": (SESSION, FAILURE),
 }
 
 
@@ -133,6 +148,8 @@ def account(step: AnyStep, pending_estimate: int) -> Row:
         return _tool_call(step)
     if isinstance(step, Wake | Woken):
         return Row("wake", SESSION, SUCCESS)
+    if isinstance(step, CustomEvent):
+        return Row("event", SESSION, SUCCESS, payload={"type": step.type})
     return Row("tool_result", SESSION, SUCCESS if step.ok else FAILURE)
 
 

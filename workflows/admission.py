@@ -12,6 +12,10 @@ IDENTITY: Final = "identity"
 LOOP: Final = "loop detected"
 """Reasons as the `refused` event gives them."""
 
+ANOTHER_IDENTITY: Final = Refusal(
+    type=contract.REFUSED_IDENTITY, reason="session is bound to a different agent identity"
+)
+
 CORRECTION: Final = (
     "You are repeating yourself: your last answers bring nothing new. Stop, say what you have tried and what you "
     "know, and take another way or ask for help."

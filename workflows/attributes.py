@@ -5,7 +5,6 @@ Both are history events, so they are set on transitions only; numbers are as of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
@@ -30,11 +29,6 @@ TOKENS = SearchAttributeKey.for_int(contract.ATTRIBUTE_TOKENS)
 BREAKER_TRIPPED = SearchAttributeKey.for_bool(contract.ATTRIBUTE_BREAKER_TRIPPED)
 
 
-def no_wait() -> str | None:
-    """What a session waits for that waits for nothing."""
-    return None
-
-
 def waiting_value(kind: str, name: str) -> str:
     """The value of `AffidavitWaiting` for a wait that was set."""
     return cut(f"{kind}: {name}")
@@ -47,13 +41,9 @@ class Attributes:
     fail the workflow task for ever.
     """
 
-    def __init__(
-        self, registration: Registration, state: SessionState, waiting: Callable[[], str | None] = no_wait
-    ) -> None:
-        """`waiting`: the `waiting_value` of the wait that is set now, or None."""
+    def __init__(self, registration: Registration, state: SessionState) -> None:
         self._registration = registration
         self._state = state
-        self._waiting = waiting
         self._ended = False
 
     async def follow(self) -> None:
@@ -77,10 +67,11 @@ class Attributes:
         return bool(self._state.attributes) and not self._ended and self._now() != self._state.shown
 
     def _now(self) -> Shown:
+        waiting = self._state.process.waiting
         return Shown(
             status="closing" if self._state.closing else "open",
             tripped=self._state.ledger.breaker.open,
-            waiting=self._waiting(),
+            waiting=None if waiting is None else waiting_value(waiting.kind, waiting.name),
         )
 
     def _show(self, now: Shown, stop_reason_id: int | None = None) -> None:

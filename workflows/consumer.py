@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from affidavit.activity_api import JournalRequest, OpenRequest
+from affidavit.activity_api import Entry, JournalRequest, OpenRequest
 from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
 from workflows import presenting, stages
+from workflows.custom_events import CustomEvents
 from workflows.decide import Decision, assessable, decide
 from workflows.ending import Ender
 from workflows.inbox import Inbox, Item
@@ -56,6 +57,7 @@ class Consumer:
         self._awaited = awaited
         self.pending_steps = pending_steps
         self._metrics = SessionMetrics(self._spec.mode, self._spec.breaker.action, state.repeated)
+        self.custom_events = CustomEvents(self._spec.event_types)
         self._ender = Ender(registration, state, self._stage, self._publish_range)
         self.processed = 0 if state.opened else -1
         self.sealing = state.ending is not None
@@ -92,6 +94,7 @@ class Consumer:
             self.processed = self._inbox.first_ticket
             if state.closing and self._inbox.empty and await self._drained():
                 self.sealing = True
+        state.process.waiting = None  # whatever it was, nobody comes back for it (P14)
         outcome = await self._ender.end()
         await self._waking.drained()
         self.outcome = outcome
@@ -168,6 +171,7 @@ class Consumer:
 
     async def _process(self, batch: list[Item]) -> None:
         self.deciding = True
+        batch = await self.custom_events.sifted(batch)
         assessments = await self._assess(batch)
         decision = self._decide(batch, assessments)
         self.deciding = False
@@ -212,6 +216,7 @@ class Consumer:
         state.pending, self.pending_steps = None, b""
         state.ledger = pending.ledger
         state.ledger.head = head
+        state.process.log.append(_entries(pending.request))
         state.opened = True
         if isinstance(pending.request, OpenRequest):
             self._metrics.opened()
@@ -277,7 +282,7 @@ class Consumer:
                 lambda: not self._inbox.empty or self.unpublishable or state.published == state.ledger.count
             )
             return self._inbox.empty
-        if state.attempts.open:
+        if state.attempts.open and state.process.abandoned_ms is None:
             await self._wait_for_attempts()
             return False
         if last_words := self._last_words():
@@ -336,6 +341,10 @@ class Consumer:
             # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
             self.working.pop(name, None)
         self._metrics.stage(name, self._now_ms() - began)
+
+
+def _entries(request: OpenRequest | JournalRequest) -> list[Entry]:
+    return [request.entry] if isinstance(request, OpenRequest) else request.entries
 
 
 def gap_item(producer: str, first: int, last: int, now_ms: int) -> Item:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from affidavit.activity_api import Entry
 from affidavit.assessment import Assessment
-from affidavit.contract import SKEW_MS, EventSummary, SessionSpec, Totals
+from affidavit.contract import SKEW_MS, SessionSpec, Totals
+from affidavit.process_api import EventSummary
 from affidavit.steps import ModelFailure, ModelRequest, ModelResponse
 from affidavit.times import claimed_ms
 from workflows import accounting

@@ -54,12 +54,13 @@ class Ender:
         self._publish = publish
 
     async def end(self) -> SessionOutcome:
-        """Seal and close, or quarantine; goes on where an earlier run was."""
+        """Seal and close, or quarantine or abandon; goes on where an earlier run was."""
         state = self._state
         if state.ending is None:
             state.ending = Ending()
         ending = state.ending
-        if state.poisoned is None and ending.outcome is None:
+        abandonment = state.process.abandonment()
+        if state.poisoned is None and abandonment is None and ending.outcome is None:
             await (self._seal(ending) if self._spec.mode == "signed" else self._write_trajectory(ending))
         if ending.outcome is None:
             if ending.sealed is not None:
@@ -69,8 +70,13 @@ class Ender:
                 self._prepare_close(ending, [])
                 assert ending.outcome is not None
                 ending.outcome.trajectory_digest = ending.written.trajectory_digest
+            elif state.poisoned is None and abandonment is not None:
+                self._prepare_failure(ending, "abandoned")
+                assert ending.outcome is not None
+                ending.outcome.abandonment = abandonment
             else:
-                self._prepare_quarantine(ending)
+                # Also where it was abandoned as well: an incomplete capture is the graver thing to know (A4).
+                self._prepare_failure(ending, "quarantined")
         assert ending.outcome is not None
         await self._tell(ending, ending.outcome)
         await self._remember(ending.outcome)
@@ -133,11 +139,11 @@ class Ender:
         ending.outcome = self._outcome(status, published=True)
         self._prepare_lifecycle(ending, [*before, ("closed", closed)])
 
-    def _prepare_quarantine(self, ending: Ending) -> None:
-        state, ledger = self._state, self._state.ledger
-        ending.outcome = self._outcome("quarantined", published=True)
-        payload = {"reason": state.poisoned, "chain_head": ledger.head, "event_count": ledger.count}
-        self._prepare_lifecycle(ending, [("quarantined", payload)])
+    def _prepare_failure(self, ending: Ending, status: Status) -> None:
+        ledger = self._state.ledger
+        ending.outcome = self._outcome(status, published=True)
+        payload = {"reason": self._reason(status), "chain_head": ledger.head, "event_count": ledger.count}
+        self._prepare_lifecycle(ending, [(status, payload)])
 
     def _prepare_lifecycle(self, ending: Ending, events: Events) -> None:
         state, first = self._state, self._state.ledger.count
@@ -174,6 +180,7 @@ class Ender:
                 if not ending.lifecycle_written:
                     await stages.write_lifecycle(ending.lifecycle)
                     ending.lifecycle_written = True
+                    self._state.process.log.append(entries)
                 outcome.published = self._state.published == self._state.ledger.count
                 await self._publish(entries[0].sequence, entries[-1].sequence, lifecycle=True)
             except ActivityError as error:
@@ -202,7 +209,7 @@ class Ender:
             generation=state.generation,
             mode=self._spec.mode,
             status=status,
-            reason=state.poisoned,
+            reason=self._reason(status),
             stop_reason_id=stop_reason_id,
             stop_reason=caption(StopReason(stop_reason_id)),
             totals=state.ledger.totals,
@@ -217,6 +224,14 @@ class Ender:
             unprocessed_sha256=state.unprocessed_sha256 or None,
             published=published,
         )
+
+    def _reason(self, status: Status) -> str | None:
+        process = self._state.process
+        if status == "cancelled" and process.cancel is not None:
+            return process.cancel.reason
+        if status == "abandoned" and process.abandon is not None:
+            return process.abandon.reason
+        return self._state.poisoned
 
     def _stop_reason(self) -> int:
         state = self._state

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
 
 from affidavit import contract
-from affidavit.contract import AdmitRequest, Agent, BreakerReset, Limits
-from workflows import metrics
+from affidavit.contract import Limits
 from workflows.consumer import Consumer
 from workflows.inbox import Inbox, Item, Message, Reply
 from workflows.messages import Unreadable, read_model
+from workflows.refusing import refuse as refuse
 from workflows.state import SessionState
 
-
-def refuse(type_: str, reason: str) -> NoReturn:
-    """Refuse an update: the caller gets the type and the reason, the session goes on."""
-    metrics.refused(type_)
-    raise ApplicationError(reason, type=type_, non_retryable=True)
+M = TypeVar("M", bound=BaseModel)
 
 
-def check_model(raw: RawValue, model: type[Agent] | type[BreakerReset] | type[AdmitRequest]) -> None:
-    """That an argument can be read as a model."""
+def check_model(raw: RawValue, model: type[M]) -> M:
+    """An argument as a model; refused if it is none."""
     try:
-        read_model(raw.payload, model)
+        return read_model(raw.payload, model)
     except Unreadable as error:
         refuse(contract.REFUSED_BAD_REQUEST, str(error))
 
@@ -43,10 +40,18 @@ class Guards:
 
     def live(self) -> None:
         """Refuse on a session that is closing or whose capture is incomplete."""
-        if self._state.closing:
-            refuse(contract.REFUSED_CLOSING, "session is closing")
+        self.unclosed()
         if self._state.poisoned is not None:
             refuse(contract.REFUSED_INCOMPLETE, f"capture is incomplete: {self._state.poisoned}")
+
+    def unclosed(self) -> None:
+        """Refuse on a session that is closing."""
+        if self._state.closing:
+            refuse(contract.REFUSED_CLOSING, "session is closing")
+
+    def ended(self) -> NoReturn:
+        """Refuse what comes once the chain is complete: how the session ends is settled."""
+        refuse(contract.REFUSED_ENDED, "session has ended")
 
     def queue(self) -> None:
         """Refuse while as many steps wait as the queue holds."""
@@ -67,9 +72,15 @@ class Guards:
 
     async def wait(self, condition: Callable[[], bool]) -> None:
         """Wait in one of the places."""
+        with self.place():
+            await workflow.wait_condition(condition)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Take one of the places for as long as the block lasts."""
         self.waiting += 1
         try:
-            await workflow.wait_condition(condition)
+            yield
         finally:
             self.waiting -= 1
 

@@ -299,16 +299,16 @@ def read_submission(payload: Payload, admitted_ms: int) -> list[Item]:
     return items
 
 
-def check_submission(payload: Payload) -> None:
-    """Refuse a ``submit`` before it is accepted, as far as can be told without reading much.
+def check_submission(payload: Payload) -> list[Item]:
+    """Refuse a ``submit`` before it is accepted, as far as can be told without reading much; its items if it was read.
 
     Raises:
         Unreadable: what is wrong with it.
     """
     if len(payload.data) <= READ_AT_ONCE_BYTES:
-        read_submission(payload, 0)
-    else:
-        payload_text(payload)
+        return read_submission(payload, 0)
+    payload_text(payload)
+    return []
 
 
 def read_sequence(args: Sequence[RawValue]) -> int | None:

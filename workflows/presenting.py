@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from temporalio import workflow
 
+from affidavit import contract
 from affidavit.attributes import cost
-from affidavit.contract import SessionOutcome, SessionView, Stalled
+from affidavit.contract import FlushResult, SessionOutcome, SessionView, Stalled, SubmitResult
 from affidavit.describing import summary
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.markdown import literal
-from workflows.inbox import Inbox
+from affidavit.process_api import EventPage, EventsAfter, RecentEvents
+from workflows.inbox import Inbox, Item
+from workflows.refusing import refuse
 from workflows.registration import Registration
-from workflows.state import SessionState
+from workflows.state import Ledger, SessionState
 
 if TYPE_CHECKING:
     from workflows.consumer import Consumer
@@ -28,9 +32,15 @@ def _life(state: SessionState, consumer: Consumer) -> str:
         return consumer.outcome.status
     if consumer.sealing:
         return "sealing"
-    if state.closing:
+    if state.closing and not _closes_by_request(state):
         return "closing"
     return "open" if state.opened else "opening"
+
+
+def _closes_by_request(state: SessionState) -> bool:
+    """Whether it closes because of a cancel: until its chain is complete it is as open as its attempts are (P11)."""
+    cancel = state.process.cancel
+    return cancel is not None and state.closing_since_ms >= cancel.time
 
 
 def _stalled(consumer: Consumer) -> Stalled | None:
@@ -43,9 +53,44 @@ def _stalled(consumer: Consumer) -> Stalled | None:
     return Stalled(stage=stage, since=since) if now - since >= STALLED_AFTER_MS else None
 
 
+def durable(state: SessionState) -> FlushResult:
+    """What is on disk, and on the bus."""
+    ledger = state.ledger
+    return FlushResult(event_count=ledger.count, chain_head=ledger.head, published_through=state.published - 1)
+
+
+def submitted(items: Sequence[Item], ledger: Ledger) -> SubmitResult:
+    """The answer to a submission whose items have been processed."""
+    verdicts = [item.verdict for item in items if item.verdict is not None]
+    sequences = [item.sequence for item in items if not item.repeat]
+    return SubmitResult.model_validate(
+        {
+            "first_sequence": sequences[0] if sequences else None,
+            "last_sequence": sequences[-1] if sequences else None,
+            "repeated": len(items) - len(sequences),
+            "chain_head": ledger.head,
+            "event_count": ledger.count,
+            "breaker_open": ledger.breaker.open,
+            "verdict": verdicts[-1] if verdicts else None,
+        }
+    )
+
+
+def events_after(request: EventsAfter, state: SessionState, consumer: Consumer) -> EventPage:
+    """The answer of the query of that name; refuses a cursor of another life."""
+    if request.generation not in (None, state.generation):
+        refuse(contract.REFUSED_BAD_REQUEST, "the cursor belongs to another life of the session")
+    return state.process.log.after(request, state.generation, ended=consumer.outcome is not None)
+
+
+def recent_events(request: RecentEvents, state: SessionState, consumer: Consumer) -> EventPage:
+    """The answer of the query of that name."""
+    return state.process.log.recent(request.count, state.generation, ended=consumer.outcome is not None)
+
+
 def view(registration: Registration, state: SessionState, inbox: Inbox, consumer: Consumer) -> SessionView:
     """The answer of the `view` query."""
-    ledger = state.ledger
+    ledger, process = state.ledger, state.process
     return SessionView.model_validate(
         {
             "session_id": workflow.info().workflow_id,
@@ -74,6 +119,11 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
             "poisoned": state.poisoned,
             "stalled": _stalled(consumer),
             "recent": ledger.tail,
+            "opened_at": process.log.opened_ms,
+            "waiting": process.waiting,
+            "external_ref": process.external_ref,
+            "cancel_requested": process.cancel,
+            "abandon_requested": process.abandon,
         }
     )
 

@@ -10,56 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from affidavit import contract
-    from affidavit.contract import (
-        AdmitRequest,
-        AdmitResult,
-        Agent,
-        AttachResult,
-        BreakerReset,
-        CloseAccepted,
-        FlushResult,
-        IdentityResult,
-        Refusal,
-        SessionOutcome,
-        SessionView,
-        SubmitResult,
-        TerminalState,
-    )
-    from affidavit.evidence.text import printable
-    from affidavit.version import VERSION
+    from affidavit import process_api as api
+    from affidavit.contract import FlushResult, SessionOutcome
     from affidavit.waking_api import SIGNAL_ACK_WAKE, SIGNAL_WOKEN, WakesResult
     from workflows import handover, metrics, presenting
-    from workflows.admission import IDENTITY, accepted, enforced
+    from workflows.admission import ANOTHER_IDENTITY, IDENTITY, accepted, enforced
     from workflows.attributes import Attributes
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
-    from workflows.messages import (
-        Unreadable,
-        check_submission,
-        message,
-        read_model,
-        read_sequence,
-        read_submission,
-    )
+    from workflows.messages import Unreadable, check_submission, message, read_model, read_sequence, read_submission
     from workflows.receiving import Receiver
     from workflows.registration import Refused, check_same, read_registration
     from workflows.rollover import Rollover
-    from workflows.state import Ledger, SessionState
+    from workflows.starting import check_type, fresh_state, refuse_restarts
     from workflows.timers import Timers
-    from workflows.wakes import Wakes
+    from workflows.updates import quick_update, waiting_update
     from workflows.waking import Waking
 
 
-# When a run is handed on while its store is away, Temporal fails what waits in it, and the client asks the next run.
-_waiting_update = workflow.update(unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+_FAILURES: Final = {"quarantined": contract.FAILED_QUARANTINED, "abandoned": contract.FAILED_ABANDONED}
+
+M = TypeVar("M", bound=BaseModel)
 
 
 # Dynamic, because only then the SDK hands over start arguments of any number and encoding as they came. A named
@@ -74,7 +55,7 @@ class AgentSession:
         payloads = [arg.payload for arg in args]
         handed_on = workflow.info().continued_run_id is not None and len(payloads) == handover.ARGUMENTS
         try:
-            self._refuse_restarts(handed_on)
+            refuse_restarts(handed_on)
             if handed_on:
                 handover.check_opened(payloads)
             self._registration = read_registration(payloads[:1] if handed_on else payloads)
@@ -85,7 +66,8 @@ class AgentSession:
         if handed_on:
             self._state, steps, received, arrivals = handover.unpack(payloads)
         else:
-            self._state = self._fresh_state()
+            self._state = fresh_state(self._registration)
+        self._process = self._state.process
         self._inbox = Inbox(Receiver(self._state).receive)
         self._inbox.put_received(received)
         self._inbox.put(arrivals)
@@ -96,13 +78,13 @@ class AgentSession:
         self._consumer = Consumer(
             self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, steps
         )
-        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
-        self._timers = Timers(self._registration.spec.limits, self._state, self._inbox, self._consumer)
+        self.rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
+        self._timers = Timers(limits, self._state, self._inbox, self._consumer)
         self._attributes = Attributes(self._registration, self._state)
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> SessionOutcome:
-        _check_type()
+        check_type()
         if workflow.info().cron_schedule:
             # A failed run is followed by the next one of its schedule, for ever; one that is continued by this
             # command has no schedule any more, and its failure is the end.
@@ -115,6 +97,7 @@ class AgentSession:
                 self._consumer.consume(),
                 self._consumer.publish(),
                 self._timers.idle(),
+                self._timers.abandon(),
                 self._timers.gaps(),
                 self._attributes.follow(),
                 self._waking.deliver(),
@@ -129,9 +112,9 @@ class AgentSession:
 
         while not ended():
             try:
-                await workflow.wait_condition(lambda: ended() or self._rollover.is_due())
+                await workflow.wait_condition(lambda: ended() or self.rollover.is_due())
                 if not ended():
-                    await self._rollover.hand_on(ended)
+                    await self.rollover.hand_on(ended)
             except asyncio.CancelledError:
                 self._cancel()
         for task in tasks:
@@ -145,7 +128,7 @@ class AgentSession:
                 await workflow.wait_condition(workflow.all_handlers_finished)
         self._attributes.end(outcome)
         if outcome.status in ("quarantined", "abandoned"):
-            type_ = contract.FAILED_QUARANTINED if self._state.opened else contract.FAILED_OPEN
+            type_ = _FAILURES[outcome.status] if self._state.opened else contract.FAILED_OPEN
             raise ApplicationError(
                 f"session {outcome.status}: {outcome.reason}", outcome, type=type_, non_retryable=True
             )
@@ -158,7 +141,7 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        self._rollover.signals += 1
+        self.rollover.signals += 1
         state = self._state
         if name == SIGNAL_ACK_WAKE and (through := read_sequence(args)) is not None:
             self._heard_ms()
@@ -174,14 +157,13 @@ class AgentSession:
 
     # -- updates ---------------------------------------------------------------------------------------
 
-    @_waiting_update
-    async def attach(self, raw: RawValue) -> AttachResult:
+    @waiting_update
+    async def attach(self, raw: RawValue) -> contract.AttachResult:
         """Join the session; answers once its opening event is on disk."""
-        self._rollover.updates += 1
         await workflow.wait_condition(lambda: self._state.opened or self._consumer.outcome is not None)
         if not self._state.opened:
             raise ApplicationError(str(self._state.poisoned), type=contract.FAILED_OPEN)
-        return AttachResult(
+        return contract.AttachResult(
             session_id=workflow.info().workflow_id,
             generation=self._state.generation,
             registration_sha256=self._registration.sha256,
@@ -198,30 +180,28 @@ class AgentSession:
             refuse(error.type, str(error))
         self._guards.live()
 
-    @workflow.update
-    async def admit(self, raw: RawValue) -> AdmitResult:
+    @quick_update
+    async def admit(self, raw: RawValue) -> contract.AdmitResult:
         """Whether the model may be called now. What is accepted opens an attempt that one terminal record closes."""
-        self._rollover.updates += 1
-        request, state, spec = read_model(raw.payload, AdmitRequest), self._state, self._registration.spec
+        request, state, spec = read_model(raw.payload, contract.AdmitRequest), self._state, self._registration.spec
         now = self._heard_ms()
         refusal = enforced(request, spec, state)
         if refusal is not None:
             self._report_refusal(refusal.reason)
-            return AdmitResult(accepted=False, refused=refusal)
+            return contract.AdmitResult(accepted=False, refused=refusal)
         attempt_id = request.attempt_id or str(workflow.uuid7())
         if attempt_id not in state.attempts.open:  # a repeat of a request whose answer was lost is answered again
             state.attempts.admit(attempt_id, now)
         result = accepted(attempt_id, spec, state)
         if result.message is not None:
-            self._inbox.put([self._own("breaker_reset", by="affidavit", reason="corrective message injected")])
+            self._tell("breaker_reset", {"by": "affidavit", "reason": "corrective message injected"})
         return result
 
     @admit.validator
     def _check_admit(self, raw: RawValue) -> None:
         self._check_start()
         self._guards.live()
-        check_model(raw, AdmitRequest)
-        request, attempts = read_model(raw.payload, AdmitRequest), self._state.attempts.open
+        request, attempts = check_model(raw, contract.AdmitRequest), self._state.attempts.open
         if enforced(request, self._registration.spec, self._state) is not None:
             return
         self._guards.queue()
@@ -231,11 +211,14 @@ class AgentSession:
         if open_already is None:
             self._guards.slots(len(attempts))
 
-    @_waiting_update
-    async def submit(self, raw: RawValue) -> SubmitResult:
+    @waiting_update
+    async def submit(self, raw: RawValue) -> contract.SubmitResult:
         """Report steps and learn where they stand in the journal (B8)."""
-        self._rollover.updates += 1
         now, consumer = self._heard_ms(), self._consumer
+        with self._guards.place():
+            waited = await consumer.custom_events.check_submission(raw.payload)
+        if waited:
+            self._guards.live()  # it may have been closed meanwhile
         if len(raw.payload.data) <= contract.READ_AT_ONCE_BYTES:
             items = read_submission(raw.payload, now)
             await self._guards.journaled(items, consumer)
@@ -243,105 +226,159 @@ class AgentSession:
             unread, reply = message(contract.UPDATE_SUBMIT, [raw.payload], now), Reply()
             unread.reply = reply
             items = await self._guards.read_and_journaled(unread, reply, consumer)
-        ledger = self._state.ledger
-        verdicts = [item.verdict for item in items if item.verdict is not None]
-        sequences = [item.sequence for item in items if not item.repeat]
-        return SubmitResult(
-            first_sequence=sequences[0] if sequences else None,
-            last_sequence=sequences[-1] if sequences else None,
-            repeated=len(items) - len(sequences),
-            chain_head=ledger.head,
-            event_count=ledger.count,
-            breaker_open=ledger.breaker.open,
-            verdict=verdicts[-1] if verdicts else None,
-        )
+        return presenting.submitted(items, self._state.ledger)
 
     @submit.validator
     def _check_submit(self, raw: RawValue) -> None:
         self._check_capacity()
         try:
-            check_submission(raw.payload)
+            self._consumer.custom_events.check_declared(check_submission(raw.payload))
         except Unreadable as error:
             refuse(contract.REFUSED_BAD_REQUEST, str(error))
 
-    @_waiting_update
+    @waiting_update
     async def flush(self) -> FlushResult:
         """Answers when everything reported before is on disk, or is known not to be."""
-        self._rollover.updates += 1
         ticket = self._inbox.arrived
         await self._guards.wait(lambda: self._consumer.processed >= ticket)
-        ledger = self._state.ledger
-        return FlushResult(
-            event_count=ledger.count, chain_head=ledger.head, published_through=self._state.published - 1
-        )
+        return presenting.durable(self._state)
 
     @flush.validator
     def _check_flush(self) -> None:
         self._check_start()
         self._guards.places(self._consumer)
 
-    @workflow.update
-    async def close(self) -> CloseAccepted:
+    @quick_update
+    async def close(self) -> contract.CloseAccepted:
         """Begin the end; repeating it changes nothing. The outcome is the workflow's result."""
-        self._rollover.updates += 1
         self._admitted_ms()
         self._state.close()
-        return CloseAccepted(session_id=workflow.info().workflow_id, generation=self._state.generation)
+        return contract.CloseAccepted(session_id=workflow.info().workflow_id, generation=self._state.generation)
 
     @close.validator
     def _check_close(self) -> None:
         self._check_start()
 
-    @_waiting_update
-    async def refresh_identity(self, raw: RawValue) -> IdentityResult:
+    @waiting_update
+    async def refresh_identity(self, raw: RawValue) -> contract.IdentityResult:
         """Renew the credential's lifetime; another identity is refused, and the refusal is an event (A3)."""
-        self._rollover.updates += 1
         self._heard_ms()
-        agent = read_model(raw.payload, Agent)
+        agent = read_model(raw.payload, contract.Agent)
         if agent.triple() != self._state.ledger.agent.triple():
-            reason = "session is bound to a different agent identity"
             self._report_refusal(IDENTITY)
-            refusal = Refusal(type=contract.REFUSED_IDENTITY, reason=reason)
-            return IdentityResult(agent=self._state.ledger.agent, refused=refusal)
-        await self._guards.journaled(
-            [self._own("identity_refreshed", ttl_remaining_s=agent.ttl_remaining_s)], self._consumer
-        )
-        return IdentityResult(agent=self._state.ledger.agent)
+            return contract.IdentityResult(agent=self._state.ledger.agent, refused=ANOTHER_IDENTITY)
+        await self._told("identity_refreshed", {"ttl_remaining_s": agent.ttl_remaining_s})
+        return contract.IdentityResult(agent=self._state.ledger.agent)
 
     @refresh_identity.validator
     def _check_refresh_identity(self, raw: RawValue) -> None:
         self._check_capacity()
-        check_model(raw, Agent)
+        check_model(raw, contract.Agent)
 
-    @_waiting_update
+    @waiting_update
     async def reset_breaker(self, raw: RawValue) -> FlushResult:
         """Close the breaker again; who and why is an event."""
-        self._rollover.updates += 1
-        request = read_model(raw.payload, BreakerReset)
-        await self._guards.journaled([self._own("breaker_reset", by=request.by, reason=request.reason)], self._consumer)
-        ledger = self._state.ledger
-        return FlushResult(
-            event_count=ledger.count, chain_head=ledger.head, published_through=self._state.published - 1
-        )
+        request = read_model(raw.payload, contract.BreakerReset)
+        return await self._told("breaker_reset", {"by": request.by, "reason": request.reason})
 
     @reset_breaker.validator
     def _check_reset_breaker(self, raw: RawValue) -> None:
         self._check_capacity()
-        check_model(raw, BreakerReset)
+        check_model(raw, contract.BreakerReset)
+
+    @waiting_update
+    async def set_wait(self, raw: RawValue) -> FlushResult:
+        """Say what the session waits for; an event, and answered once that is on disk (P14)."""
+        request = read_model(raw.payload, api.WaitRequest)
+        self._guards.live()
+        return await self._told("waiting", self._process.set_wait(request, self._heard_ms()))
+
+    @set_wait.validator
+    def _check_set_wait(self, raw: RawValue) -> None:
+        self._check_capacity()
+        check_model(raw, api.WaitRequest)
+
+    @waiting_update
+    async def clear_wait(self) -> FlushResult:
+        """Say that it goes on."""
+        self._heard_ms()
+        return await self._told("resumed", self._process.clear_wait())
+
+    @clear_wait.validator
+    def _check_clear_wait(self) -> None:
+        self._check_capacity()
+
+    @quick_update
+    async def set_external_ref(self, raw: RawValue) -> api.ExternalRefResult:
+        """Note once what the session is called elsewhere (P13)."""
+        external_ref = read_model(raw.payload, api.ExternalRefRequest).external_ref
+        self._process.external_ref = external_ref
+        return api.ExternalRefResult(external_ref=external_ref)
+
+    @set_external_ref.validator
+    def _check_set_external_ref(self, raw: RawValue) -> None:
+        self._check_start()
+        self._guards.live()
+        try:
+            self._process.check_external_ref(check_model(raw, api.ExternalRefRequest).external_ref)
+        except Refused as error:
+            refuse(error.type, str(error))
+
+    @quick_update
+    async def request_cancel(self, raw: RawValue) -> api.CancelRequested:
+        """Ask it to end as cancelled; answers with the first request, which stands (P11)."""
+        self._cancel(read_model(raw.payload, api.CancelRequest).reason)
+        return self._process.cancel or self._guards.ended()
+
+    @request_cancel.validator
+    def _check_request_cancel(self, raw: RawValue) -> None:
+        self._check_start()
+        check_model(raw, api.CancelRequest)
+        if self._process.cancel is None and self._consumer.sealing:
+            self._guards.ended()
+
+    @quick_update
+    async def request_abandon(self, raw: RawValue) -> api.AbandonRequested:
+        """Say that its owner is gone; answers with the first request, which stands (P12)."""
+        request = read_model(raw.payload, api.AbandonRequest)
+        self._guards.unclosed()
+        self._tell("abandon_requested", self._process.request_abandon(request, self._admitted_ms()))
+        return self._process.abandon or self._guards.ended()
+
+    @request_abandon.validator
+    def _check_request_abandon(self, raw: RawValue) -> None:
+        self._check_start()
+        check_model(raw, api.AbandonRequest)
+        self._guards.unclosed()
 
     # -- queries ---------------------------------------------------------------------------------------
 
     @workflow.query
-    def view(self) -> SessionView:
+    def view(self) -> contract.SessionView:
         """Everything an operator asks."""
         self._check_start()
         return presenting.view(self._registration, self._state, self._inbox, self._consumer)
 
     @workflow.query
-    def terminal_state(self) -> TerminalState:
+    def terminal_state(self) -> contract.TerminalState:
         """The outcome, or nothing while the session lives."""
         self._check_start()
-        return TerminalState(outcome=self._consumer.outcome)
+        return contract.TerminalState(outcome=self._consumer.outcome)
+
+    @workflow.query
+    def events_after(self, raw: RawValue) -> api.EventPage:
+        """Events after a cursor, of those that the session remembers (P6, P7)."""
+        return presenting.events_after(self._asked(raw, api.EventsAfter), self._state, self._consumer)
+
+    @workflow.query
+    def recent_events(self, raw: RawValue) -> api.EventPage:
+        """The last events."""
+        return presenting.recent_events(self._asked(raw, api.RecentEvents), self._state, self._consumer)
+
+    @workflow.query
+    def count_events(self, raw: RawValue) -> api.EventCount:
+        """How many events of an action there are, up to a sequence."""
+        return self._process.log.count(self._asked(raw, api.EventCountRequest), self._state.generation)
 
     @workflow.query
     def wakes_after(self, raw: RawValue) -> WakesResult:
@@ -351,25 +388,6 @@ class AgentSession:
         return self._state.wakes.after(-1 if sequence is None else sequence)
 
     # -- what the handlers share -----------------------------------------------------------------------
-
-    def _refuse_restarts(self, handed_on: bool) -> None:
-        # A second run under the same generation would write over the first one's evidence.
-        info = workflow.info()
-        if info.retry_policy is not None or info.cron_schedule or (info.continued_run_id and not handed_on):
-            raise Refused(contract.REFUSED_BAD_SPEC, "a session takes no retry policy and no cron schedule")
-
-    def _fresh_state(self) -> SessionState:
-        now = int(workflow.now().timestamp() * 1000)
-        return SessionState(
-            generation=workflow.info().first_execution_run_id,
-            product_version=VERSION,
-            trajectory_id=str(workflow.uuid7()),
-            registration_sha256=self._registration.sha256,
-            ledger=Ledger(agent=self._registration.spec.agent),
-            wakes=Wakes(target=self._registration.spec.wake_target),
-            last_admitted_ms=now,
-            last_report_ms=now,
-        )
 
     def _admitted_ms(self) -> int:
         """The workflow's time in epoch milliseconds."""
@@ -393,21 +411,28 @@ class AgentSession:
     def _own(self, action: str, **payload: object) -> Item:
         return Item(action, self._admitted_ms(), payload={k: v for k, v in payload.items() if v is not None})
 
-    def _cancel(self) -> None:
-        if self._state.cancelled or self._consumer.sealing:
+    def _asked(self, raw: RawValue, model: type[M]) -> M:
+        self._check_start()
+        return check_model(raw, model)
+
+    def _cancel(self, reason: str | None = None) -> None:
+        if self._process.cancel is not None or self._consumer.sealing:
             return
         self._state.cancelled = True
-        self._inbox.put([self._own("cancel_requested")])
+        self._tell("cancel_requested", self._process.request_cancel(reason, self._admitted_ms()))
         self._state.close()
+
+    def _tell(self, action: str, payload: dict[str, Any] | None) -> None:
+        """Enqueue an event of our own, if there is anything to tell and anybody left to write it down."""
+        if payload is not None and self._state.poisoned is None:
+            self._inbox.put([self._own(action, **payload)])
+
+    async def _told(self, action: str, payload: dict[str, Any] | None) -> FlushResult:
+        """The same, and wait until it is on disk."""
+        if payload is not None:
+            await self._guards.journaled([self._own(action, **payload)], self._consumer)
+        return presenting.durable(self._state)
 
     def _report_refusal(self, reason: str) -> None:
         metrics.refused(contract.REFUSED_IDENTITY if reason == IDENTITY else contract.REFUSED_LOOP)
-        told = self._state.refusals.add(reason, self._admitted_ms())
-        if told is not None:
-            self._inbox.put([self._own("refused", **told)])
-
-
-def _check_type() -> None:
-    # What the SDK does with a type that no worker has registered: the task fails until one has.
-    if (name := workflow.info().workflow_type) != contract.SESSION_WORKFLOW:
-        raise RuntimeError(f"workflow type {printable(name)} is not registered on this worker")
+        self._tell("refused", self._state.refusals.add(reason, self._admitted_ms()))

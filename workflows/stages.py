@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from affidavit.assessment import EMBED_ATTEMPTS, EmbedResult
     from affidavit.converter import local_json, raw_json
+    from affidavit.events_api import CHECK_ATTEMPTS, EventFaults
     from affidavit.offloading import Unavailable
     from affidavit.publishing_api import PublishRequest, PublishResult
     from affidavit.waking_api import (
@@ -72,6 +73,39 @@ async def embed(request: bytes, *, generation: str, first: int, last: int) -> Em
         workflow.logger.warning("embedding failed, not assessed: %s", error.cause)
         return None
     return _opened(contract.ACTIVITY_EMBED, result)
+
+
+async def check_batch(schemas: RawValue, record: RawValue) -> dict[int, str] | None:
+    """What is wrong with custom events, by their places in a record; None when nobody could tell."""
+    try:
+        result: EventFaults = await workflow.execute_local_activity(
+            contract.ACTIVITY_CHECK_EVENTS,
+            args=[schemas, record],
+            result_type=EventFaults,
+            start_to_close_timeout=timedelta(seconds=10),
+            retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
+        )
+    except ActivityError as error:
+        workflow.logger.warning("events could not be checked: %s", error.cause)
+        return None
+    return result.faults
+
+
+async def check_submission(schemas: RawValue, record: RawValue) -> dict[int, str] | None:
+    """The same for a submission, whose caller waits."""
+    try:
+        result: EventFaults = await workflow.execute_activity(
+            contract.ACTIVITY_CHECK_EVENTS,
+            args=[schemas, record],
+            result_type=EventFaults,
+            start_to_close_timeout=timedelta(seconds=10),
+            retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
+            summary="custom events",
+        )
+    except ActivityError as error:
+        workflow.logger.warning("events could not be checked: %s", error.cause)
+        return None
+    return result.faults
 
 
 C = TypeVar("C", bound=Caller)

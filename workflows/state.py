@@ -21,9 +21,11 @@ from affidavit.activity_api import (
     TrajectoryRequest,
     TrajectoryResult,
 )
-from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, EventSummary, SessionOutcome, Totals
+from affidavit.contract import REFUSED_EVENT_INTERVAL_MS, Agent, SessionOutcome, Totals
+from affidavit.process_api import EventSummary
 from workflows.attempts import Attempts
 from workflows.breaker import BreakerState
+from workflows.process import ProcessState
 from workflows.producers import Producers
 from workflows.wakes import Wakes
 
@@ -143,6 +145,7 @@ class SessionState(BaseModel):
     """Whether the opening activity found all search attributes; None where it did not say."""
     shown: Shown | None = None
     wakes: Wakes = Wakes()
+    process: ProcessState = ProcessState()
 
     def admit(self, now_ms: int) -> int:
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""

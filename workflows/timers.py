@@ -1,4 +1,4 @@
-"""The two clocks of a session: idle close, and gaps that stay open. One timer each, re-armed when it fires."""
+"""The clocks of a session: idle close, abandon, open gaps. One timer each, re-armed when it fires."""
 
 from __future__ import annotations
 
@@ -23,12 +23,30 @@ class Timers:
         """Close once nothing was reported for `idle_close`; an open attempt holds that off for its lapse (F6)."""
         state = self._state
         while not state.closing:
+            if self._owner_is_silent():
+                # Its owner was said to be gone, and by default that clock is the slower one: it is to be heard out.
+                await workflow.wait_condition(lambda: state.closing or not self._owner_is_silent())
+                continue
             lapse = self._limits.attempt_lapse_s * 1000
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
             due = max(state.last_report_ms + self._limits.idle_close_s * 1000, held)
             now = self._now_ms()
             if now >= due:
                 state.idle = True
+                state.close()
+                return
+            await workflow.sleep((due - now) / 1000)
+
+    async def abandon(self) -> None:
+        """End it as abandoned once somebody has asked for that and nothing was reported for `owner_lapse` (P12)."""
+        state = self._state
+        await workflow.wait_condition(lambda: state.closing or state.process.abandon is not None)
+        while not state.closing:
+            due = state.process.abandon_due(state.last_report_ms, self._limits.owner_lapse_s * 1000)
+            assert due is not None
+            now = self._now_ms()
+            if now >= due:
+                state.process.abandoned_ms = now
                 state.close()
                 return
             await workflow.sleep((due - now) / 1000)
@@ -51,6 +69,9 @@ class Timers:
                 )
             else:
                 state.producers.overdue(now - grace)
+
+    def _owner_is_silent(self) -> bool:
+        return self._state.process.owner_is_silent(self._state.last_report_ms)
 
     def _now_ms(self) -> int:
         return self._state.admit(int(workflow.now().timestamp() * 1000))

@@ -18,6 +18,7 @@ from affidavit.cli import (
     grants,
     keys,
     offline,
+    processes,
     prune,
     replay,
     sessions,
@@ -42,13 +43,24 @@ app = typer.Typer(
 )
 _GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (replay.demo, replay.replay, embedded.dev),
-    "Sessions": (sessions.show, sessions.close, sessions.receipt, sessions.promote),
+    "Sessions": (
+        processes.list_,
+        sessions.show,
+        processes.tail,
+        processes.wait,
+        sessions.close,
+        processes.cancel,
+        processes.abandon,
+        sessions.receipt,
+        sessions.promote,
+    ),
     "Operate": (doctor.setup, doctor.doctor, codec.codec_server),
     "Evidence": (offline.verify, offline.bundle, audit.audit, offline.events, offline.schema, keys.keygen, prune.prune),
 }
 for _panel, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
+        _name = _command.__name__.rstrip("_").replace("_", "-")
+        app.command(_name, cls=Command, rich_help_panel=_panel, epilog=EXIT_CODES)(_command)
 for _sub, _panel in (
     (trajectory.app, "Evidence"),
     (grants.app, "Sessions"),

@@ -29,8 +29,12 @@ OPEN_LIMIT_S = 60.0
 """A command has nothing better to do than to wait for a loaded machine."""
 
 
-async def connect() -> SessionClient:
+async def connect(*, store: Path | None = None, answer_limit: float = OPEN_LIMIT_S) -> SessionClient:
     """A client as the environment says.
+
+    Args:
+        store: the evidence store's directory, where this machine has it.
+        answer_limit: seconds within which a session has to answer what it can answer at once.
 
     Raises:
         CommandError: the client's extra is not installed.
@@ -39,7 +43,7 @@ async def connect() -> SessionClient:
     if not configured() and not _listens():
         # Asked here because the client waits some seconds for a server that is about to come up.
         raise AffidavitUnavailable(f"no Temporal server answers at {HOST}:{PORT}; `affidavit dev` starts one")
-    return await _client().connect(admit_timeout=OPEN_LIMIT_S)
+    return await _client().connect(admit_timeout=answer_limit, store=store)
 
 
 async def connect_embedded(embedded: Embedded) -> SessionClient:

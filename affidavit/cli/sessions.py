@@ -37,6 +37,7 @@ from affidavit.contract import SessionOutcome, SessionView
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound
 from affidavit.evidence.layout import OUTCOME, RECEIPT
 from affidavit.evidence.receipt import to_bytes
+from affidavit.evidence.scalars import iso_ms
 from affidavit.evidence.text import printable
 from affidavit.stores.place import Place
 from affidavit.validation import first_error
@@ -134,6 +135,10 @@ def _show_view(view: SessionView, namespace: str) -> None:
             "rejected": view.rejected or None,
             "repeated": view.repeated or None,
             "late steps": view.late_steps or None,
+            "waiting for": f"{view.waiting.kind} {view.waiting.name}" if view.waiting else None,
+            "external ref": view.external_ref,
+            "cancel asked": (view.cancel_requested.reason or "without a reason") if view.cancel_requested else None,
+            "abandon asked": f"{abandon.by}: {abandon.reason}" if (abandon := view.abandon_requested) else None,
             "poisoned": view.poisoned,
             "stalled": stalled,
             "Web UI": execution_address(ui, namespace, view.session_id, view.generation) if ui else None,
@@ -290,6 +295,7 @@ def outcome_rows(outcome: SessionOutcome) -> dict[str, Any]:
         "generation": outcome.generation,
         "status": outcome.status,
         "reason": outcome.reason,
+        "abandoned by": f"{outcome.abandonment.by}, {iso_ms(outcome.abandonment.at)}" if outcome.abandonment else None,
         "steps reported": outcome.steps,
         "events": outcome.event_count,
         **totals_rows(outcome.totals.model_dump()),

@@ -18,7 +18,7 @@ from typing import Any, Final
 from temporalio.client import WorkflowFailureError
 
 from affidavit.client import SessionHandle
-from affidavit.contract import SIGNAL_RECORD, Agent, BreakerConfig
+from affidavit.contract import SIGNAL_RECORD, Agent, BreakerConfig, Limits
 from affidavit.errors import AffidavitError
 from affidavit.grants import GRANT_BOOK_ID
 from affidavit.registering import register
@@ -130,6 +130,26 @@ async def quarantined(rig: Rig) -> SessionHandle:
     return session
 
 
+async def abandoned(rig: Rig) -> SessionHandle:
+    """Custom events of every fate, waits, a reference; its owner is said to be gone, and is heard of once more."""
+    session = await rig.open(
+        session_id="recorded-abandoned", limits=Limits(owner_lapse_s=1), event_types={"paid": {"required": ["cents"]}}
+    )
+    good, bad = ({"kind": "event", "type": "paid", "payload": payload} for payload in ({"cents": 1}, {}))
+    await session.set_wait(kind="approval", name="manager")
+    await session.submit(CALL, good)
+    with suppress(AffidavitError):
+        await session.submit(bad)
+    await session.record(good, bad, SAME, {**good, "type": "refund"})
+    await session.clear_wait()
+    await session.set_external_ref("ticket-7")
+    await session.admit("a2")
+    await session.request_abandon(by="operator", reason="gone")
+    await session.submit(CALL)
+    assert (await session.result()).status == "abandoned"
+    return session
+
+
 async def rolled_over(rig: Rig) -> SessionHandle:
     """Handed on three times: at rest, with a batch that is not journaled and messages unread, and while it seals."""
     full: list[bool] = []
@@ -226,6 +246,7 @@ WITH_A_WORKER: Final[tuple[Callable[[Rig], Awaitable[SessionHandle]], ...]] = (
     empty,
     quarantined,
     shown,
+    abandoned,
     bad_start,
     waking,
 )

@@ -38,6 +38,7 @@ def test_the_baseline_names_every_activity_of_a_session() -> None:
         "_write(contract.ACTIVITY_JOURNAL)",
         "execute_activity(contract.ACTIVITY_PUBLISH)",
         "_write(contract.ACTIVITY_SEAL)",
+        "execute_local_activity(contract.ACTIVITY_CHECK_EVENTS)",
         "_write(contract.ACTIVITY_LIFECYCLE)",
         "_write(contract.ACTIVITY_OUTCOME)",
     }

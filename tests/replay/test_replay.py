@@ -45,7 +45,7 @@ def load(path: Path) -> WorkflowHistory:
 
 
 def test_h3_the_saved_histories_are_there() -> None:
-    expected = {"every_kind", "cancelled", "empty", "quarantined", "bad_start", "retried", "shown"}
+    expected = {"every_kind", "cancelled", "empty", "quarantined", "abandoned", "bad_start", "retried", "shown"}
     expected |= {"waking", "woken", "granting_1", "granting_2"}
     expected |= {f"rolled_over_{run}" for run in (1, 2, 3, 4)}
     expected |= {"breaker_observes", "breaker_injects", "breaker_aborts", "idle", "not_drained", "oversize"}
