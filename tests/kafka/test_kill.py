@@ -6,16 +6,19 @@ AFFIDAVIT_TEST_KILLS sets how many kills have to land, over all stages (4 in the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from affidavit.client import SessionHandle
 from affidavit.contract import SessionOutcome
@@ -39,8 +42,24 @@ STEPS: list[dict[str, Any]] = [
     {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True, "arguments": {"q": "needle"}},
     {"kind": "tool_result", "call_id": "c1", "content": {"found": 1}},
 ]
-EVENTS = 1 + len(STEPS) + 2
-"""opened, the steps, receipt, closed"""
+ROUNDS = 8
+"""Of two steps each, in the sessions that keep workers busy."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the sessions of a scene ended, and what is on the topics then; and was before, where that matters."""
+
+    rig: Rig
+    outcomes: list[SessionOutcome]
+    rows: list[Row]
+    before: list[Row] = field(default_factory=list)
+    landed: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    async def of(cls, kafka: Broker, rig: Rig, outcomes: list[SessionOutcome], **more: Any) -> Ended:
+        found = await rows(kafka.plain, [outcome.session_id for outcome in outcomes])
+        return cls(rig, outcomes, found, **more)
 
 
 async def arrived(kafka: Broker, session_id: str) -> None:
@@ -99,27 +118,13 @@ class Killer:
         self.landed[stage] += counts
 
 
-@pytest.mark.timeout(120 + 40 * KILLS)
-async def test_h1_a_kill_while_a_publish_is_open_loses_and_doubles_nothing(
-    own_kafka: Broker, rig: Rig, server: DevServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    killer = Killer(rig, server, own_kafka, tmp_path / "log")
+async def many_kills(kafka: Broker, rig: Rig, server: DevServer, log: Path) -> Ended:
+    killer = Killer(rig, server, kafka, log)
     for number in range(KILLS):
         await killer.kill_at(STAGES[number % len(STAGES)])
-    async with process(WORKERS, killer.environment(), tmp_path / "log"), asyncio.timeout(RECOVERY_S + KILLS):
+    async with process(WORKERS, killer.environment(), log), asyncio.timeout(RECOVERY_S + KILLS):
         outcomes = await asyncio.gather(*(session.close() for session in killer.sessions))
-    found = await rows(own_kafka.plain, [outcome.session_id for outcome in outcomes])
-    with capsys.disabled():
-        print("".join(f"\n    killed while {stage}: {killer.landed[stage]}" for stage in STAGES))
-        print(f"    {len(outcomes)} sessions, {len(found)} records, {len({r.value for r in found})} different")
-    assert sum(killer.landed.values()) == KILLS
-    assert min(killer.landed[stage] for stage in STAGES) > 0
-    for outcome in outcomes:
-        ours = of(found, outcome.session_id)
-        assert (outcome.status, outcome.steps, outcome.published) == ("closed", len(STEPS), True)
-        assert len(ours) == EVENTS
-        check_once(ours)
-        check_receipt(rig, outcome, ours)
+    return await Ended.of(kafka, rig, outcomes, landed=killer.landed)
 
 
 async def busy(session: SessionHandle, rounds: int) -> SessionOutcome:
@@ -137,74 +142,115 @@ async def published(sessions: Sequence[SessionHandle], enough: Callable[[int], b
     await eventually(look, enough, within=LIMIT_S)
 
 
-@pytest.mark.timeout(200)
-async def test_h4_two_workers_on_one_queue_and_one_killed_under_load(
-    kafka: Broker, rig: Rig, server: DevServer, tmp_path: Path
-) -> None:
-    rounds = 25
+async def one_of_two_killed(kafka: Broker, rig: Rig, server: DevServer, log: Path) -> Ended:
     env = environment(rig, server.address, **kafka.variables())
-    async with (
-        process(WORKERS, env, tmp_path / "log") as first,
-        process(WORKERS, env, tmp_path / "log"),
-        asyncio.timeout(150),
-    ):
-        sessions = await asyncio.gather(*(rig.open() for _ in range(12)))
-        endings = [asyncio.create_task(busy(session, rounds)) for session in sessions]
-        await published(sessions, lambda through: through > 40)
+    async with process(WORKERS, env, log) as first, process(WORKERS, env, log):
+        sessions = await asyncio.gather(*(rig.open() for _ in range(8)))
+        endings = [asyncio.create_task(busy(session, ROUNDS)) for session in sessions]
+        await published(sessions, lambda through: through > 20)
         first.kill()
         assert not any(ending.done() for ending in endings)
         outcomes = await asyncio.gather(*endings)
-    found = await rows(kafka.plain, [outcome.session_id for outcome in outcomes])
-    for outcome in outcomes:
-        ours = of(found, outcome.session_id)
-        assert (outcome.status, outcome.steps, outcome.published) == ("closed", 2 * rounds, True)
-        assert len(ours) == 1 + 2 * rounds + 2
-        check_once(ours)
-        check_receipt(rig, outcome, ours)
+    return await Ended.of(kafka, rig, outcomes)
 
 
-@pytest.mark.timeout(200)
-async def test_h1_a_worker_stopped_past_its_timeouts_and_continued_doubles_at_most_what_was_in_flight(
-    kafka: Broker, rig: Rig, server: DevServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The one case that no time limit covers: another worker has looked, and then the first one wakes up.
+async def stopped_and_continued(kafka: Broker, rig: Rig, server: DevServer, log: Path) -> Ended:
+    """A worker stops, as by SIGSTOP, right before it sends the records of one session, with others under way.
 
-    It stops, as by SIGSTOP, right before it sends the records of one session, with others under way; another worker
-    takes over what it held; and it goes on.
+    Another one takes over what it held, and then it goes on.
     """
-    rounds = 10
     sid = f"stopped-{uuid.uuid4()}"
     env = environment(rig, server.address, **kafka.variables())
-    async with (
-        process(HELD_WORKER, {**env, "HELD": json.dumps({sid: "sending"}), "STOPS": "1"}, tmp_path / "log") as first,
-        asyncio.timeout(150),
-    ):
-        sessions = await asyncio.gather(
-            *(rig.open(session_id=name) for name in (sid, *(f"{sid}-{n}" for n in range(5))))
-        )
-        endings = [asyncio.create_task(busy(session, rounds)) for session in sessions]
+    held = {**env, "HELD": json.dumps({sid: "sending"}), "STOPS": "1"}
+    async with process(HELD_WORKER, held, log) as first:
+        names = [sid, *(f"{sid}-{number}" for number in range(3))]
+        sessions = await asyncio.gather(*(rig.open(session_id=name) for name in names))
+        endings = [asyncio.create_task(busy(session, ROUNDS)) for session in sessions]
         assert await line(first) == f"held {sid}"
-        before = await rows(kafka.plain, [session.session_id for session in sessions])
-        async with process(WORKERS, env, tmp_path / "log"):
+        before = await rows(kafka.plain, names)
+        async with process(WORKERS, env, log):
             outcomes = await asyncio.gather(*endings)
             first.send_signal(signal.SIGCONT)
             # It has gone on once it ends as it is told to.
             first.terminate()
             assert await asyncio.wait_for(first.wait(), LIMIT_S) == 0
-    found = await rows(kafka.plain, [session.session_id for session in sessions])
-    copies = Counter(row.headers["affidavit-event-uid"] for row in found)
+    return await Ended.of(kafka, rig, outcomes, before=before)
+
+
+Scene = Callable[[Broker, Rig, DevServer, Path], Awaitable[Ended]]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def scenes(
+    some_kafka: Broker, server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Scene, Ended | BaseException]:
+    """All at once: most of the time they wait for time limits."""
+    played: list[Scene] = [one_of_two_killed, stopped_and_continued]
+    if some_kafka.ours:
+        played.append(many_kills)
+
+    async def play(scene: Scene) -> Ended:
+        folder = tmp_path_factory.mktemp("scene")
+        # What a killed worker had just been given comes back after its time limits.
+        rig = await Rig.make(server.address, folder / "data")
+        rig.client.admit_timeout = 60
+        async with asyncio.timeout(120 + 30 * KILLS):
+            return await scene(some_kafka, rig, server, folder / "log")
+
+    found = await asyncio.gather(*map(play, played), return_exceptions=True)
+    return dict(zip(played, found, strict=True))
+
+
+def ended(scenes: dict[Scene, Ended | BaseException], scene: Scene) -> Ended:
+    found = scenes[scene]
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def check(found: Ended, steps: int) -> None:
+    """Every session closed, with all its events on the topics once, in order, and the chain of its receipt."""
+    for outcome in found.outcomes:
+        ours = of(found.rows, outcome.session_id)
+        assert (outcome.status, outcome.steps, outcome.published) == ("closed", steps, True)
+        assert len(ours) == 1 + steps + 2  # opened, the steps, receipt, closed
+        check_once(ours)
+        check_receipt(found.rig, outcome, ours)
+
+
+@pytest.mark.timeout(180 + 30 * KILLS)
+def test_h1_a_kill_while_a_publish_is_open_loses_and_doubles_nothing(
+    scenes: dict[Scene, Ended | BaseException], capsys: pytest.CaptureFixture[str], own_kafka: Broker
+) -> None:
+    found = ended(scenes, many_kills)
+    with capsys.disabled():
+        print("".join(f"\n    killed while {stage}: {found.landed[stage]}" for stage in STAGES))
+        different = len({row.value for row in found.rows})
+        print(f"    {len(found.outcomes)} sessions, {len(found.rows)} records, {different} different")
+    assert sum(found.landed.values()) == KILLS
+    assert min(found.landed[stage] for stage in STAGES) > 0
+    check(found, len(STEPS))
+
+
+@pytest.mark.timeout(180 + 30 * KILLS)
+def test_h4_two_workers_on_one_queue_and_one_killed_under_load(scenes: dict[Scene, Ended | BaseException]) -> None:
+    check(ended(scenes, one_of_two_killed), 2 * ROUNDS)
+
+
+@pytest.mark.timeout(180 + 30 * KILLS)
+def test_h1_a_worker_stopped_past_its_timeouts_and_continued_doubles_at_most_what_was_in_flight(
+    scenes: dict[Scene, Ended | BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one case that no time limit covers: another worker has looked, and then the first one wakes up."""
+    found = ended(scenes, stopped_and_continued)
+    copies = Counter(row.headers["affidavit-event-uid"] for row in found.rows)
     doubled = {uid: count for uid, count in copies.items() if count > 1}
     with capsys.disabled():
-        print(f"\n    stopped with {len(before)} of {len(copies)} records on the topics; doubled: {len(doubled)}")
-    assert 0 < len(before) < len(copies)
+        print(f"\n    stopped with {len(found.before)} of {len(copies)} records on the topics; doubled: {len(doubled)}")
+    assert 0 < len(found.before) < len(copies)
     assert all(count == 2 for count in doubled.values())
-    known = {row.headers["affidavit-event-uid"] for row in before}
-    assert not known & doubled.keys()
-    for outcome in outcomes:
-        ours = dropped_by_uid(of(found, outcome.session_id))
-        assert (outcome.status, outcome.steps, outcome.published) == ("closed", 2 * rounds, True)
-        check_once(ours)
-        check_receipt(rig, outcome, ours)
+    assert not doubled.keys() & {row.headers["affidavit-event-uid"] for row in found.before}
+    check(dataclasses.replace(found, rows=dropped_by_uid(found.rows)), 2 * ROUNDS)
 
 
 def dropped_by_uid(found: Sequence[Row]) -> list[Row]:
