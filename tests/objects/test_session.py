@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 import zipfile
@@ -165,6 +166,27 @@ async def test_e1_an_outage_of_the_object_store_stalls_and_never_poisons(
     expected = ["opened", "tool_call", "tool_call", "tool_call"]
     assert actions(journal(url, session.session_id)) == expected
     assert actions(rig.bus(session.session_id)) == [*expected, "receipt", "closed"]
+
+
+@pytest.mark.timeout(110)
+async def test_f8_an_unsigned_session_leaves_its_trajectory_there_and_is_promoted(
+    server: DevServer, url: StoreUrl, tmp_path: Path
+) -> None:
+    rig = await rig_on(server, tmp_path / "data", url)
+    async with rig.worker():
+        session = await rig.open(mode="unsigned")
+        await session.record({"kind": "model_request", "messages": [{"role": "user", "content": "hello"}]}, call(1))
+        outcome = await session.close()
+        receipt = await session.promote()
+    stored = objects(url, session.session_id)[f"{outcome.generation}/trajectory.json"]
+    digest = hashlib.sha256(stored).hexdigest()
+    assert outcome.trajectory_digest == digest
+    assert receipt["subject"] == {
+        "kind": "atif_trajectory",
+        "trajectory_digest": digest,
+        "step_count": 2,
+        "retroactive": True,
+    }
 
 
 @pytest.mark.timeout(110)

@@ -22,7 +22,7 @@ from temporalio.converter import (
 from affidavit.contract import MESSAGE_BYTES, MESSAGE_VALUES, OFFLOAD_BYTES
 from affidavit.converter import data_converter, local_json, raw_json
 from affidavit.density import too_dense
-from affidavit.offloading import UNAVAILABLE, EvidenceDriver, opened_in, unavailable
+from affidavit.offloading import UNAVAILABLE, EvidenceDriver, OpenedSessions, opened_in, unavailable
 from affidavit.stores.errors import EvidenceStoreMismatch
 from affidavit.stores.local import DirectoryStore
 from tests.support.oracle import sha256
@@ -195,3 +195,14 @@ TEXT = b'"' + b"x" * MESSAGE_BYTES + b'"'
 )
 def test_b9_a_large_message_holds_a_bounded_number_of_values(data: bytes, dense: bool) -> None:
     assert too_dense(data) is dense
+
+
+def test_a_store_is_asked_once_for_a_session_that_was_opened_there(tmp_path: Path) -> None:
+    asked: list[str] = []
+    store = TapStore(DirectoryStore(tmp_path), reading=asked.append)
+    opened = OpenedSessions(store)
+    assert STEM not in opened  # may be opened yet, so it is asked again
+    store.create(f"sessions/{STEM}/11111111-2222-4333-8444-555555555555/metadata.json", b"{}")
+    assert STEM in opened
+    assert STEM in opened
+    assert asked == [f"sessions/{STEM}"] * 2
