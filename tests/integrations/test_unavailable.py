@@ -198,6 +198,27 @@ async def test_a_submit_whose_answer_is_lost_is_there_once(running: Rig, server:
     assert pushed.outcome.repeated == 1
 
 
+async def test_an_agent_that_fails_while_the_server_is_away_is_cancelled_by_the_push(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    spool = spool_of(tmp_path)
+
+    async def work() -> None:
+        async with (
+            cuttable(running, server, on_unavailable="spool", spool=spool) as (proxy, client),
+            client.session({"agent": AGENT}) as session,
+        ):
+            away(proxy, client)
+            session.post(call("c0"))
+            _ = 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    pushed = await push(running.client, spool_files(spool)[0])
+    assert pushed.outcome is not None
+    assert (pushed.outcome.status, pushed.outcome.steps) == ("cancelled", 1)
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 async def test_a_push_that_is_killed_goes_on_where_it_was(
     running: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
