@@ -173,6 +173,7 @@ class SessionHandle(SessionProcess, ReportsTools):
         try:
             async with asyncio.timeout(self._client.admit_timeout):
                 if after is not None:
+                    await self._sender.drain()  # meanwhile
                     await asyncio.wait([after])
                 result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
         except TimeoutError as error:

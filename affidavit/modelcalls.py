@@ -22,6 +22,10 @@ ERROR_CHARS: Final = 512
 """Of a provider's error message, at most."""
 
 
+class SpanError(Exception):
+    """What a span says of the error that has ended it."""
+
+
 class ModelCall:
     """One call of a model that was admitted. The first of `respond` and `fail` counts, later ones do nothing.
 

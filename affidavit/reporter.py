@@ -67,20 +67,35 @@ class Reporter:
         Raises:
             RuntimeError: the thread is that of the session's own loop, which would wait for itself.
         """
-        if self._here():
-            raise RuntimeError(
-                "this blocks the event loop that the session lives on; use the framework's asynchronous interface, "
-                "or a session of SyncSessionClient, which has a loop of its own"
-            )
-        future = asyncio.run_coroutine_threadsafe(call(), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # of a KeyboardInterrupt: nobody waits for it any more
-            raise
+        return wait_for(self._loop, call)
 
     def _here(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return _runs_here(self._loop)
+
+
+def wait_for(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on a loop of another thread, and wait for its answer.
+
+    Raises:
+        RuntimeError: the loop is closed, or it is the one that would have to wait.
+    """
+    if loop.is_closed():
+        raise RuntimeError("the client is closed")
+    if _runs_here(loop):
+        raise RuntimeError(
+            "this blocks the event loop that the session lives on; use the framework's asynchronous interface, "
+            "or a session of SyncSessionClient, which has a loop of its own"
+        )
+    future = asyncio.run_coroutine_threadsafe(call(), loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # of a KeyboardInterrupt: nobody waits for it any more
+        raise
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

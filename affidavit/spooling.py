@@ -165,12 +165,9 @@ class SpoolingHandle(SessionHandle):
         Raises:
             SessionSpooled: it will be cancelled by the push.
         """
-        if self._spool is None:
-            try:
-                return await super().cancel()
-            except AffidavitUnavailable:
-                await self._leave()
-        raise self._end("cancel")
+        if self._spool is not None:
+            raise self._end("cancel")
+        await super().cancel()
 
     async def result(self) -> SessionOutcome:
         """As of any handle; of a spooled session `SessionSpooled`."""
@@ -196,6 +193,13 @@ class SpoolingHandle(SessionHandle):
                     call()
                 raise self._end("close" if error is None else "cancel")
             await super().__aexit__(kind, error, trace)
+
+    async def _cancel(self) -> BaseException | None:
+        try:
+            return await super()._cancel()
+        except AffidavitUnavailable:
+            await self._leave()
+        raise self._end("cancel")
 
     # -- the spool -------------------------------------------------------------------------------------
 

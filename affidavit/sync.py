@@ -30,7 +30,7 @@ from affidavit.contract import (
     SubmitResult,
 )
 from affidavit.handle import Redact
-from affidavit.reporter import Reporter
+from affidavit.reporter import Reporter, wait_for
 from affidavit.tools import ReportsTools
 
 __all__ = ["SyncSession", "SyncSessionClient"]
@@ -120,7 +120,7 @@ class SyncSessionClient:
         return self._wait(lambda: self._client.promote(session_id, generation))
 
     def _wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return _wait(self._loop, call)
+        return wait_for(self._loop, call)
 
 
 class SyncSession(ReportsTools):
@@ -151,7 +151,7 @@ class SyncSession(ReportsTools):
 
     def run(self, ask: Callable[[SessionHandle], Coroutine[Any, Any, T]]) -> T:
         """Whatever else the asynchronous handle can do: `session.run(lambda handle: handle.terminal_state())`."""
-        return _wait(self._loop, lambda: ask(self._handle))
+        return wait_for(self._loop, lambda: ask(self._handle))
 
     def record(self, *steps: Step) -> None:
         """Report steps; returns when they are buffered."""
@@ -212,7 +212,7 @@ class SyncSession(ReportsTools):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         block: AbstractAsyncContextManager[Any] = self._handle
-        _wait(self._loop, lambda: _left(block, kind, error, trace))
+        wait_for(self._loop, lambda: _left(block, kind, error, trace))
 
 
 async def _left(
@@ -222,17 +222,6 @@ async def _left(
     trace: TracebackType | None,
 ) -> None:
     await block.__aexit__(kind, error, trace)
-
-
-def _wait(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    if loop.is_closed():
-        raise RuntimeError("the client is closed")
-    future = asyncio.run_coroutine_threadsafe(call(), loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()  # of a KeyboardInterrupt: nobody waits for it any more
-        raise
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

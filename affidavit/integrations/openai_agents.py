@@ -28,14 +28,10 @@ from agents.tracing import (
 from affidavit.finish import finish_word
 from affidavit.ids import new_session_id
 from affidavit.integrations.openai_shapes import output_fields, plain, responses_answer, responses_messages
-from affidavit.modelcalls import ModelCall, ModelCalls, correction_message
+from affidavit.modelcalls import ModelCall, ModelCalls, SpanError, correction_message
 from affidavit.reporter import Reports
 from affidavit.tools import report_tool_step, reportable
 from affidavit.usage import openai_responses_usage
-
-
-class SpanError(Exception):
-    """What a span says of the error that has ended it."""
 
 
 class AffidavitTracing(TracingProcessor, RunHooks[Any]):

@@ -23,16 +23,12 @@ from affidavit.cursor import Message
 from affidavit.errors import SessionRefused
 from affidavit.finish import finish_word
 from affidavit.ids import new_session_id
-from affidavit.modelcalls import ModelCalls
+from affidavit.modelcalls import ModelCalls, SpanError
 from affidavit.sync import SyncSession
 from affidavit.tools import report_tool_step
 
 MODEL_OPERATIONS: Final = frozenset({"chat", "generate_content", "text_completion"})
 TOOL_OPERATION: Final = "execute_tool"
-
-
-class SpanError(Exception):
-    """What a span says of the error that has ended it."""
 
 
 class AffidavitSpanProcessor(SpanProcessor):

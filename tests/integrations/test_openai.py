@@ -205,6 +205,17 @@ async def test_the_sdks_own_stream_helper_works_on_it(running: Rig) -> None:
     assert session.outcome.totals.prompt_tokens == 5
 
 
+async def test_a_raw_response_is_recorded_and_a_raw_stream_refused(running: Rig) -> None:
+    with serving(Turn(text="a", usage=(3, 2, 0))) as model:
+        async with session_of(running, model) as (session, client):
+            raw = await client.chat.completions.with_raw_response.create(model="m", messages=HI)
+            assert raw.parse().choices[0].message.content == "a"
+            with pytest.raises(TypeError, match="cannot be attested"):
+                await client.chat.completions.with_raw_response.create(model="m", messages=HI, stream=True)
+    assert len(model.requests) == 1
+    assert (session.outcome.status, session.outcome.totals.prompt_tokens) == ("closed", 3)
+
+
 async def test_d4_a_looping_agent_is_stopped_within_three_repeats(running: Rig) -> None:
     with serving(LOOPING) as model, pytest.raises(SessionRefused, match="loop detected") as refused:
         async with session_of(running, model, breaker={"min_tokens": 0}) as (session, client):

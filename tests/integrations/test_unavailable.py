@@ -29,6 +29,7 @@ from affidavit.spooling import SpoolingHandle, push
 from examples.model_server import ModelServer, serving
 from tests.support.agents import PARALLEL, recorded
 from tests.support.oracle import attested
+from tests.support.processes import environment, process
 from tests.support.proxy import Proxy, proxied
 from tests.support.rig import AGENT, Rig, actions
 from tests.support.transport import call
@@ -198,6 +199,27 @@ async def test_a_submit_whose_answer_is_lost_is_there_once(running: Rig, server:
     assert pushed.outcome.repeated == 1
 
 
+async def test_an_agent_that_fails_while_the_server_is_away_is_cancelled_by_the_push(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    spool = spool_of(tmp_path)
+
+    async def work() -> None:
+        async with (
+            cuttable(running, server, on_unavailable="spool", spool=spool) as (proxy, client),
+            client.session({"agent": AGENT}) as session,
+        ):
+            away(proxy, client)
+            session.post(call("c0"))
+            _ = 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    pushed = await push(running.client, spool_files(spool)[0])
+    assert pushed.outcome is not None
+    assert (pushed.outcome.status, pushed.outcome.steps) == ("cancelled", 1)
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 async def test_a_push_that_is_killed_goes_on_where_it_was(
     running: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
@@ -287,6 +309,34 @@ async def test_a_session_that_ended_meanwhile_keeps_its_spool(running: Rig, serv
         await push(running.client, file)
     assert file.exists()
     assert recorded(running, session.session_id, "tool_call") == []
+
+
+async def test_the_command_pushes_a_folder_and_says_what_it_did(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    file = await spooled(tmp_path, 3)
+    spool, env = str(spool_of(tmp_path)), environment(running, server.address)
+    (spool_of(tmp_path) / "other.spool").write_text("no spool\n")
+    log = tmp_path / "log"
+    async with process(("-m", "affidavit.cli", "spool", "push", "--spool", spool, "--json"), env, log) as command:
+        out, _ = await command.communicate()
+    assert command.returncode == 1  # because of the other file
+    told = json.loads(out)
+    assert told["failed"] == {"other.spool": "a line of it cannot be read"}
+    (pushed,) = told["pushed"]
+    assert (pushed["file"], pushed["messages"], pushed["status"]) == (file.name, 3, "closed")
+    assert [path.name for path in spool_files(spool_of(tmp_path))] == ["other.spool"]
+    assert "Traceback" not in log.read_text()
+
+
+async def test_without_a_server_the_command_says_so_and_keeps_everything(running: Rig, tmp_path: Path) -> None:
+    file = await spooled(tmp_path, 1)
+    arguments = ("-m", "affidavit.cli", "spool", "push", "--spool", str(spool_of(tmp_path)))
+    async with process(arguments, environment(running, NOWHERE), log := tmp_path / "log") as command:
+        await command.communicate()
+    assert command.returncode == 4
+    assert log.read_text().startswith("error: no Temporal server answers")
+    assert file.exists()
 
 
 async def spooled(tmp_path: Path, steps: int, **spec: Any) -> Path:
