@@ -291,8 +291,8 @@ async def test_with_the_store_out_a_batch_is_handed_on_exactly_as_it_was_cut(
         for number in range(4, 8):
             await bare.step(call(f"c{number}"))
         view = await in_run(bare, 2)
-        # Five were handed on; the update that is asked again waits behind them, if it has come already.
-        assert (view["event_count"], view["queue_depth"] in (5, 6), view["poisoned"]) == (1, True, None)
+        assert (view["event_count"], view["poisoned"]) == (1, None)
+        assert view["queue_depth"] in (5, 6)  # the update that is asked again may wait behind the five
         met = outage.met
         await outage.met_times(met + 1)
         await bare.step(call("c8"))
@@ -408,7 +408,8 @@ async def test_f7_a_cancel_while_the_run_is_handed_on(rig: Rig, monkeypatch: pyt
         assert reasons == ("RollingOver", "the run is being handed on; ask again")
         await session.cancel()
         view = await in_run(bare, 2)
-        assert view["state"] == "closing"
+        assert view["state"] == "open"  # P11: the terminal follows
+        assert view["cancel_requested"]["time"] > 0
         outage.end()
         outcome = await session.result()
     assert outcome.status == "cancelled"
