@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio.testing import ActivityEnvironment
@@ -44,6 +45,7 @@ def environment(workflow_type: str, workflow_id: str, run_id: str) -> ActivityEn
         workflow_type=workflow_type,
         workflow_id=workflow_id,
         workflow_run_id=run_id,
+        start_to_close_timeout=timedelta(seconds=30),
     )
     return made
 

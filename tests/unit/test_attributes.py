@@ -78,16 +78,16 @@ def test_a_wait_is_named_by_kind_and_name() -> None:
     assert len(waiting_value("approval", "x" * 500)) == 255
 
 
-def test_the_memo_leaves_out_what_there_is_not() -> None:
-    facts = terminal_facts(OUTCOME)
-    assert len(facts.pop("reason")) == 255
-    assert facts == {
-        "status": "quarantined",
-        "stop_reason": "Other",
-        "event_count": 4,
-        "chain_head": "00" * 32,
-        "published": False,
-    }
+def test_the_memo_is_the_outcome_without_the_receipt_and_without_what_there_is_not() -> None:
+    facts = terminal_facts(OUTCOME.model_copy(update={"receipt": {"receipt_id": "r"}, "receipt_id": "r"}))
+    assert facts["receipt_id"] == "r"
+    assert (facts["status"], facts["stop_reason"], facts["steps"], facts["published"]) == (
+        "quarantined",
+        "Other",
+        3,
+        False,
+    )
+    assert not facts.keys() & {"receipt", "key_id", "trajectory_digest"}
 
 
 @given(st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256))

@@ -202,7 +202,7 @@ async def test_p5_the_terminal_state_is_in_query_result_and_memo(rig: Rig, monke
         queried = await rig.client.temporal.get_workflow_handle("p5").query("terminal_state")
         assert SessionOutcome.model_validate(queried["outcome"]) == closed
     described = await rig.client.temporal.get_workflow_handle("p5").describe()
-    memo = (await described.memo())["outcome"]
+    memo = (await described.memo())["AffidavitOutcome"]
     assert SessionOutcome.model_validate(memo) == closed.model_copy(update={"receipt": None})
     assert memo["receipt_id"] == closed.receipt_id
 
