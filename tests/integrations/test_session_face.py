@@ -96,16 +96,16 @@ async def test_what_is_redacted_never_leaves_the_process(running: Rig) -> None:
             step["arguments"]["card"] = "[redacted]"
         return step
 
-    given = call("c1", arguments={"card": "4111"})
+    given = call("c1", arguments={"card": "secret card 1"})
     async with running.client.session({"agent": AGENT, "content": "full"}, redact=redact) as session:
         await session.record(given)
-        await session.submit(call("c2", arguments={"card": "4112"}))
-        session.post(call("c3", arguments={"card": "4113"}))
-    assert given["arguments"] == {"card": "4111"}
+        await session.submit(call("c2", arguments={"card": "secret card 2"}))
+        session.post(call("c3", arguments={"card": "secret card 3"}))
+    assert given["arguments"] == {"card": "secret card 1"}
     events = attested(running, session.outcome)
     assert [event["payload"]["arguments"] for event in events[1:]] == [{"card": "[redacted]"}] * 3
     history = await running.client.temporal.get_workflow_handle(session.session_id).fetch_history()
-    assert b"411" not in b"".join(event.SerializeToString() for event in history.events)
+    assert b"secret card" not in b"".join(event.SerializeToString() for event in history.events)
 
 
 async def test_b1_posted_and_recorded_steps_keep_the_order_of_their_calls(running: Rig) -> None:
