@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
@@ -202,10 +203,8 @@ class EventLog:
         await asyncio.sleep(pause := pauses.next())
         if answered and pause < LONG_PAUSE_S:
             return False
-        try:
+        with suppress(AffidavitUnavailable):  # to be asked again
             await self._newest(generation)
-        except AffidavitUnavailable:
-            pass  # to be asked again
         return generation in self._over
 
     async def _newest(self, generation: str | None) -> str | None:
