@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import suppress
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pydantic import BaseModel
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import RawValue
 
 from affidavit import contract
@@ -31,6 +33,9 @@ from affidavit.waiting import Pauses
 
 M = TypeVar("M", bound=BaseModel)
 
+LONG_PAUSE_S: Final = 0.8
+"""So long without anything new, and it is time to ask Temporal whether there will ever be."""
+
 
 class Ask(Protocol):
     """Puts a query to the session, for a bounded time."""
@@ -52,8 +57,8 @@ class SessionEvent(EventSummary):
 class EventLog:
     """Reads the events of one session.
 
-    A life whose outcome is sealed in the store is read there alone, so that it needs neither worker nor Temporal. One
-    that runs is asked, and the store only tells what it has forgotten, or, where nobody answers, what is journaled.
+    A life that is over is read from the store alone, so that it needs neither worker nor Temporal. One that runs is
+    asked, and the store only tells what it has forgotten, or, where nobody answers, what is journaled.
     """
 
     def __init__(self, session_id: str, line: Line, ask: Ask, stored: StoredSession | None) -> None:
@@ -61,6 +66,7 @@ class EventLog:
         self._line = line
         self._ask = ask
         self._stored = stored
+        self._over: set[str] = set()
 
     async def life(self, generation: str | None) -> str:
         """The life that is meant: the given one, else the newest.
@@ -68,11 +74,11 @@ class EventLog:
         Raises:
             SessionNotFound: there is none.
         """
+        newest = await self._newest(generation)
         if generation is not None:
             return generation
-        newest = await self._line.newest()
         if newest is not None:
-            return newest.raw_description.workflow_execution_info.first_run_id
+            return newest
         latest = await asyncio.to_thread(self._stored.latest) if self._stored else None
         if latest is None:
             raise SessionNotFound(f"no session {printable(self._session_id)}")
@@ -85,8 +91,8 @@ class EventLog:
             EvidenceNeeded: the session has forgotten them, and the client has no store.
             SessionNotFound, SessionRefused, AffidavitUnavailable.
         """
-        if self._stored is not None and await self._sealed(self._stored, cursor.generation):
-            return await self._stored_page(self._stored, cursor, action, limit, ended=True)
+        if (complete := await self._complete(cursor.generation)) is not None:
+            return await self._stored_page(complete, cursor, action, limit, ended=True)
         try:
             page = await self._asked(cursor, action, limit)
         except (AffidavitUnavailable, SessionNotFound):
@@ -115,18 +121,18 @@ class EventLog:
 
     async def recent(self, generation: str, count: int) -> list[SessionEvent]:
         """The last events, ascending."""
-        if not (self._stored is not None and await self._sealed(self._stored, generation)):
+        if (complete := await self._complete(generation)) is not None:
+            last = await asyncio.to_thread(complete.last, generation)
+        else:
             page = await self._asked_recent(count)
             if len(page.events) >= count or page.held_from == 0:
                 return [event_of(page, event) for event in page.events]
             last = page.last
-        else:
-            last = await asyncio.to_thread(self._stored.last, generation)
         return [event async for event in self.after(Cursor(generation, max(last - count, -1)))]
 
     async def count(self, generation: str, action: str, through: int | None) -> int:
         """How many events of an action there are, up to a sequence."""
-        if not (self._stored is not None and await self._sealed(self._stored, generation)):
+        if await self._complete(generation) is None:
             request = as_argument(EventCountRequest, action=action, through=through)
             answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
             if answer.count is not None:
@@ -143,21 +149,23 @@ class EventLog:
 
     async def first(self, cursor: Cursor, action: str) -> SessionEvent | None:
         """The first event of an action after a cursor, waited for; None if the session ended without one (P8)."""
-        pauses = Pauses()
+        pauses, over = Pauses(), False
         while True:
+            page = None
             try:
                 page = await self.page(cursor, action, limit=1)
             except AffidavitUnavailable:
-                pass  # no worker, or none that can run it, for now; the caller bounds the wait
+                if over:
+                    raise  # else no worker, or none that can run it, for now; the caller bounds the wait
             else:
                 if page.events:
                     return event_of(page, page.events[0])
-                if page.ended:
+                if page.ended or over:
                     return None
                 if page.last > cursor.sequence:
                     cursor = Cursor(page.generation, page.last)
                     pauses.reset()
-            await asyncio.sleep(pauses.next())
+            over = await self._rest(cursor.generation, pauses, answered=page is not None)
 
     async def live(self, cursor: Cursor | None, generation: str) -> AsyncIterator[SessionEvent]:
         """Events as they come, best effort, without those of the end (P10).
@@ -165,27 +173,49 @@ class EventLog:
         Only ever asks the session, and only when its reader is ready for more. What it has forgotten by then is
         skipped, so a slow reader holds up nobody.
         """
-        pauses = Pauses()
+        pauses, over = Pauses(), False
         while True:
+            page = None
             try:
                 if cursor is None:
                     cursor = Cursor(generation, (await self._asked_recent(1)).last)
                 page = await self._asked(cursor)
             except AffidavitUnavailable:
-                await asyncio.sleep(pauses.next())
-                continue
+                if over:
+                    return
             except SessionNotFound:
                 return
-            for event in page.events:
-                if event.action not in LIFECYCLE_ACTIONS:
-                    yield event_of(page, event)
-            if page.events:
-                cursor = Cursor(generation, page.events[-1].sequence)
-                pauses.reset()
-            elif page.ended:
-                return
             else:
-                await asyncio.sleep(pauses.next())
+                for event in page.events:
+                    if event.action not in LIFECYCLE_ACTIONS:
+                        yield event_of(page, event)
+                if page.events:
+                    cursor = Cursor(generation, page.events[-1].sequence)
+                    pauses.reset()
+                    continue
+                if page.ended or over:
+                    return
+            over = await self._rest(generation, pauses, answered=page is not None)
+
+    async def _rest(self, generation: str, pauses: Pauses, *, answered: bool) -> bool:
+        """Pause before the next question. True if it will be the last: the execution is over, whatever it says itself,
+        as one that was terminated does not know that it was."""
+        await asyncio.sleep(pause := pauses.next())
+        if answered and pause < LONG_PAUSE_S:
+            return False
+        with suppress(AffidavitUnavailable):  # to be asked again
+            await self._newest(generation)
+        return generation in self._over
+
+    async def _newest(self, generation: str | None) -> str | None:
+        """The newest life that Temporal knows; notes which are over."""
+        newest = await self._line.newest()
+        life = newest.raw_description.workflow_execution_info.first_run_id if newest is not None else None
+        if (meant := generation or life) is not None and (
+            newest is None or newest.status is not WorkflowExecutionStatus.RUNNING
+        ):
+            self._over.add(meant)
+        return life
 
     async def _asked(self, cursor: Cursor, action: str | None = None, limit: int = TAIL) -> EventPage:
         request = as_argument(
@@ -203,8 +233,15 @@ class EventLog:
 
     # -- the store ---------------------------------------------------------------------------------------
 
-    async def _sealed(self, stored: StoredSession, generation: str) -> bool:
-        return await asyncio.to_thread(stored.outcome, generation) is not None
+    async def _complete(self, generation: str) -> StoredSession | None:
+        """The store, if it holds all that there will ever be of a life."""
+
+        def look(stored: StoredSession) -> bool:
+            return stored.outcome(generation) is not None or (
+                generation in self._over and self._known(stored, generation)
+            )
+
+        return self._stored if self._stored is not None and await asyncio.to_thread(look, self._stored) else None
 
     def _known(self, stored: StoredSession, generation: str) -> bool:
         return next(stored.after(generation, -1), None) is not None

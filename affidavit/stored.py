@@ -57,7 +57,7 @@ class StoredSession:
         try:
             return SessionOutcome.model_validate(parse_envelope(data).payload)
         except (EvidenceError, ValidationError) as error:
-            raise SessionFailed(f"session {printable(self._session_id)}: its sealed outcome cannot be read") from error
+            raise self._unreadable("its sealed outcome") from error
 
     def last(self, generation: str) -> int:
         """The highest sequence of a life; -1 if it has no event."""
@@ -65,7 +65,11 @@ class StoredSession:
         return max((event.sequence for event in self.after(generation, firsts[-1] - 1)), default=-1) if firsts else -1
 
     def after(self, generation: str, sequence: int) -> Iterator[EventSummary]:
-        """Every event of a life with a higher number, ascending; those after the chain too."""
+        """Every event of a life with a higher number, ascending; those after the chain too.
+
+        Raises:
+            SessionFailed: something among them is no event.
+        """
         firsts = self._firsts(generation)
         for first in firsts[max(bisect_right(firsts, sequence + 1) - 1, 0) :]:
             for line in self._store.read(journal_name(self._session_id, generation, first)).splitlines():
@@ -75,7 +79,10 @@ class StoredSession:
 
     def _firsts(self, generation: str) -> list[int]:
         prefix = session_prefix(self._session_id, generation)
-        return sorted(number_of(name) for name in self._store.list(f"{prefix}/{JOURNAL}"))
+        try:
+            return sorted(number_of(name) for name in self._store.list(f"{prefix}/{JOURNAL}"))
+        except EvidenceError as error:
+            raise self._unreadable("its journal") from error
 
     def _summary(self, envelope: bytes, after: int) -> Iterator[EventSummary]:
         try:
@@ -90,7 +97,10 @@ class StoredSession:
                     type=payload["type"] if payload["action"] == CUSTOM else None,
                 )
         except (EvidenceError, ValidationError, KeyError, TypeError) as error:
-            raise SessionFailed(f"session {printable(self._session_id)}: its journal cannot be read") from error
+            raise self._unreadable("its journal") from error
+
+    def _unreadable(self, what: str) -> SessionFailed:
+        return SessionFailed(f"session {printable(self._session_id)}: {what} cannot be read")
 
     def _opened_at(self, generation: str) -> int:
         try:

@@ -301,7 +301,7 @@ async def test_f7_a_cancel_while_the_journal_activity_is_held_after_its_write(ri
         segment = rig.folder(session.session_id) / segment_name
         written = segment.read_bytes()
         await session.cancel()
-        await until(session, "closing")  # the cancel has been seen
+        await eventually(session.view, lambda view: view.cancel_requested is not None)
         await session.record({**CALL, "call_id": "late"})
         gate.open()
         outcome = await session.result()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from affidavit.client import SessionClient
+from affidavit.client import Cursor, SessionClient
 from affidavit.contract import Limits, SessionOutcome
 from affidavit.errors import AffidavitUnavailable, SessionNotFound, SessionRefused
 from tests.support.bare import Bare, call, said
@@ -166,6 +166,26 @@ async def test_p3_each_terminal_kind_and_what_it_says(running: Rig) -> None:
         "SessionQuarantined",
         "session quarantined: attempt nobody ends without an opening",
     )
+
+
+async def test_p3_p8_p10_nobody_waits_for_events_of_an_execution_that_is_over(rig: Rig) -> None:
+    stranger = SessionClient(rig.client.temporal, task_queue=rig.settings.task_queue, admit_timeout=2)
+    async with rig.worker():
+        session = await rig.open(session_id="p3-over")
+
+        async def watched() -> list[int]:
+            return [event.sequence async for event in session.watch(Cursor(session.generation or "", -1))]
+
+        waiting = [asyncio.create_task(session.await_event("closed")), asyncio.create_task(watched())]
+        await session.submit(call("c1"))
+        await rig.client.temporal.get_workflow_handle("p3-over").terminate(reason="gone")
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*waiting) == [None, [0, 1]]
+    # Without a worker the store tells at once what was journaled; without both it is said that nobody can.
+    assert [event.action async for event in session.events()] == ["opened", "tool_call"]
+    async with asyncio.timeout(60):
+        with pytest.raises(AffidavitUnavailable, match="worker"):
+            await stranger.process("p3-over").await_event("closed")
 
 
 # -- P4 -------------------------------------------------------------------------------------------------
