@@ -127,7 +127,7 @@ class AgentSession:
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(workflow.all_handlers_finished)
         self._attributes.end(outcome)
-        if outcome.status in ("quarantined", "abandoned"):
+        if outcome.status in _FAILURES:
             type_ = _FAILURES[outcome.status] if self._state.opened else contract.FAILED_OPEN
             raise ApplicationError(
                 f"session {outcome.status}: {outcome.reason}", outcome, type=type_, non_retryable=True
