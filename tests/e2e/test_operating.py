@@ -72,7 +72,9 @@ async def test_the_worker_prints_its_usage(rig: Rig, server: DevServer, tmp_path
 
 
 def test_the_usage_names_every_setting() -> None:
-    assert [name for name in WorkerSettings.model_fields if f"AFFIDAVIT_{name.upper()} " not in SETTINGS] == []
+    names = {f"AFFIDAVIT_{name.upper()}" for name in WorkerSettings.model_fields} - {"AFFIDAVIT_KAFKA"}
+    names |= {"AFFIDAVIT_KAFKA_BOOTSTRAP"}  # one setting in the code, several variables outside
+    assert [name for name in sorted(names) if f"{name} " not in SETTINGS] == []
 
 
 @pytest.mark.parametrize(
