@@ -23,6 +23,7 @@ from affidavit.evidence.stops import StopReason, caption
 from affidavit.evidence.totals import Totals, final_stop_reason
 from workflows import stages
 from workflows.accounting import own_row
+from workflows.clock import admitted_ms
 from workflows.registration import Registration
 from workflows.state import Ending, SessionState
 
@@ -89,7 +90,9 @@ class Ender:
     async def _seal(self, ending: Ending) -> None:
         """Have the signer check the journal and sign a receipt over the chain."""
         if ending.seal is None:
-            ending.seal = SealRequest(**self._claims(), receipt_id=str(workflow.uuid7()), issued_at=self._now_ms())
+            ending.seal = SealRequest(
+                **self._claims(), receipt_id=str(workflow.uuid7()), issued_at=admitted_ms(self._state)
+            )
         with self._stage("seal"):
             try:
                 ending.sealed = ending.sealed or await stages.seal(ending.seal)
@@ -161,7 +164,7 @@ class Ender:
             action=action,
             sequence=sequence,
             uid=str(workflow.uuid7()),
-            time=self._now_ms(),
+            time=admitted_ms(self._state),
             class_name=row.class_name,
             status_id=row.status_id,
             severity_id=row.severity_id,
@@ -241,9 +244,6 @@ class Ender:
             abort_tripped=state.ledger.aborted,
         )
         return final_stop_reason(evidence, idle=state.idle)
-
-    def _now_ms(self) -> int:
-        return self._state.admit(int(workflow.now().timestamp() * 1000))
 
 
 def _attested(outcome: SessionOutcome | None, sealed: SealResult) -> None:
