@@ -24,6 +24,7 @@ from affidavit.evidence.totals import Totals, final_stop_reason
 from workflows import stages
 from workflows.accounting import own_row
 from workflows.clock import admitted_ms
+from workflows.entries import entry_of
 from workflows.registration import Registration
 from workflows.state import Ending, SessionState
 
@@ -159,17 +160,8 @@ class Ender:
         )
 
     def _entry(self, sequence: int, action: str, payload: dict[str, Any]) -> Entry:
-        row = own_row(action, payload)
-        return Entry(
-            action=action,
-            sequence=sequence,
-            uid=str(workflow.uuid7()),
-            time=admitted_ms(self._state),
-            class_name=row.class_name,
-            status_id=row.status_id,
-            severity_id=row.severity_id,
-            payload=row.payload,
-        )
+        row, uid = own_row(action, payload), str(workflow.uuid7())
+        return entry_of(row, sequence=sequence, uid=uid, time=admitted_ms(self._state))
 
     async def _tell(self, ending: Ending, outcome: SessionOutcome) -> None:
         """Write and publish the lifecycle events. The end does not depend on the bus' word alone: what it refuses
