@@ -27,6 +27,7 @@ from affidavit.evidence.layout import (
     JOURNAL,
     captures_name,
     journal_name,
+    lives_prefix,
     outcome_name,
     pruned_name,
     session_prefix,
@@ -105,7 +106,7 @@ class SealedEvidence:
 
     def generations(self, session_id: str) -> list[str]:
         """The lives of a session that the store knows of."""
-        names = [name.rpartition("/")[2] for name in self.store.folders(f"sessions/{session_stem(session_id)}")]
+        names = [name.rpartition("/")[2] for name in self.store.folders(lives_prefix(session_stem(session_id)))]
         return [name for name in names if name not in NOT_A_GENERATION]
 
     def outcome_status(self, life: Life) -> str:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from affidavit.evidence.audit.auditing import Audit
 from affidavit.evidence.audit.findings import BUS, Counts, Finding, Findings, Kind
-from affidavit.evidence.audit.folder import SESSIONS, AuditedFolder, StoreFolder
+from affidavit.evidence.audit.folder import AuditedFolder, StoreFolder
 from affidavit.evidence.audit.state import ATTESTED, STATUSES
 
 __all__ = [
     "ATTESTED",
     "BUS",
-    "SESSIONS",
     "STATUSES",
     "Audit",
     "AuditedFolder",

@@ -26,12 +26,11 @@ from affidavit.evidence.audit.documents import (
 )
 from affidavit.evidence.audit.events import Events
 from affidavit.evidence.audit.findings import Counts, Finding, Findings, reason_of
-from affidavit.evidence.audit.folder import SESSIONS, AuditedFolder
+from affidavit.evidence.audit.folder import AuditedFolder
 from affidavit.evidence.audit.life import Life
 from affidavit.evidence.audit.scratch import Scratch
 from affidavit.evidence.audit.sequences import check_journal, compare_with_bus
 from affidavit.evidence.audit.state import check_state, orphan_captures, promise
-from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.layout import (
     CAPTURES,
     JOURNAL,
@@ -39,8 +38,9 @@ from affidavit.evidence.layout import (
     OUTCOME,
     PAYLOADS,
     PRUNED,
-    check_generation,
+    SESSIONS,
     is_evidence,
+    is_generation,
 )
 from affidavit.evidence.text import printable
 
@@ -107,7 +107,7 @@ class Audit:
                 for generation, is_life in self._store.entries(f"{SESSIONS}/{stem}"):
                     if generation == PAYLOADS and is_life:
                         continue
-                    if not is_life or not _is_generation(generation):
+                    if not is_life or not is_generation(generation):
                         what = f"{printable(generation)} is no folder of a generation"
                         yield Finding("misplaced", stem, "-", what)
                         continue
@@ -160,11 +160,3 @@ class Audit:
     def _is_recent(self, ms: int) -> bool:
         # A clock that is ahead must not hide a session for ever.
         return abs(self._now - ms) <= self._older_than
-
-
-def _is_generation(name: str) -> bool:
-    try:
-        check_generation(name)
-    except EvidenceError:
-        return False
-    return True

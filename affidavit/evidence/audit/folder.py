@@ -7,14 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from affidavit.evidence.bundle import DirectoryReader, StoreReader
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
-
-SESSIONS: Final = "sessions"
-"""The folder of all sessions in a store."""
 
 
 class AuditedFolder(StoreReader, Protocol):
