@@ -26,7 +26,7 @@ from affidavit.evidence.layout import (
     provenance_name,
     trajectory_name,
 )
-from affidavit.evidence.ocsf import build_event
+from affidavit.evidence.ocsf import EventClass, build_event
 from affidavit.evidence.receipt import atif_trajectory, event_chain, unsigned_body
 from affidavit.evidence.scalars import sha256_hex
 from affidavit.evidence.totals import final_stop_reason
@@ -170,7 +170,7 @@ class PromotionActivity:
             uid=uid,
             sequence=sequence,
             time_ms=receipt["issued_at"],
-            class_name="agent.receipt",
+            class_name=EventClass.RECEIPT.class_name,
             session_id=life.session_id,
             identity=receipt["ai_agent"],
             product_version=metadata.product_version,

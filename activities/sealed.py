@@ -25,17 +25,16 @@ from affidavit.evidence.journal import (
 from affidavit.evidence.layout import (
     CAPTURES,
     JOURNAL,
+    PAYLOADS,
     captures_name,
     journal_name,
+    lives_prefix,
     outcome_name,
     pruned_name,
     session_prefix,
 )
 from affidavit.evidence.scalars import session_stem
 from affidavit.stores.base import EvidenceStore, ObjectExists, ObjectMissing, base_name
-
-NOT_A_GENERATION = frozenset({"payloads"})
-"""Folders of a session that belong to all its lives: payloads that were kept out of the history."""
 
 FirstRunOf: TypeAlias = Callable[[str, str], str]
 
@@ -105,8 +104,8 @@ class SealedEvidence:
 
     def generations(self, session_id: str) -> list[str]:
         """The lives of a session that the store knows of."""
-        names = [name.rpartition("/")[2] for name in self.store.folders(f"sessions/{session_stem(session_id)}")]
-        return [name for name in names if name not in NOT_A_GENERATION]
+        names = [name.rpartition("/")[2] for name in self.store.folders(lives_prefix(session_stem(session_id)))]
+        return [name for name in names if name != PAYLOADS]
 
     def outcome_status(self, life: Life) -> str:
         """How a life ended, by its sealed outcome or by what pruning has left; "without an outcome" if it has none."""

@@ -18,22 +18,17 @@ from datetime import timedelta
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import ValidationError
 from temporalio import envconfig
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WithStartWorkflowOperation, WorkflowFailureError
+from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from affidavit import contract, describing
 from affidavit.codec import EncryptionCodec
 from affidavit.codec_keys import codec_from_environment
-from affidavit.contract import AttachResult, PromotionRequest, PromotionResult, SessionOutcome, SessionSpec
+from affidavit.contract import AttachResult, PromotionResult, SessionOutcome, SessionSpec
 from affidavit.converter import data_converter, encode_json, raw_json
-from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
+from affidavit.errors import AffidavitUnavailable, SessionRefused
 from affidavit.eventlog import SessionEvent
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
@@ -42,11 +37,12 @@ from affidavit.granting import Grants
 from affidavit.grants import holder_of
 from affidavit.handle import Redact, SessionHandle
 from affidavit.ids import session_id_for
-from affidavit.markdown import literal
 from affidavit.offloading import OpenedSessions
 from affidavit.outgoing import Step, checked_id, checked_spec
+from affidavit.pollers import WORKFLOWS, pollers
 from affidavit.process import SessionProcess
 from affidavit.process_api import Cursor
+from affidavit.promoting import promote
 from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.spool import spool_folder
 from affidavit.spooling import SpoolingHandle
@@ -54,7 +50,6 @@ from affidavit.stored import StoredSession
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import EvidenceStoreMismatch, IntegrityError, StorePlaceError, TransientError
 from affidavit.stores.place import StoreUrl, open_store
-from affidavit.validation import first_error
 
 __all__ = ["Cursor", "SessionClient", "SessionEvent", "SessionHandle", "SessionProcess", "Step"]
 
@@ -328,27 +323,7 @@ class SessionClient:
         Raises:
             SessionRefused: the session has not ended, has nothing to attest, or its evidence is not what it was.
         """
-        try:
-            request = PromotionRequest(session_id=session_id, generation=generation)
-        except ValidationError as error:
-            raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-        with translated(session_id):
-            promotion = await self.temporal.start_workflow(
-                contract.PROMOTION_WORKFLOW,
-                raw_json(encode_json(request.model_dump())),
-                id=contract.promotion_id(session_id, generation),
-                task_queue=self._task_queue,
-                result_type=PromotionResult,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"promotion of {literal(session_id, 128)}",
-            )
-            try:
-                result: PromotionResult = await promotion.result()
-            except WorkflowFailureError as error:
-                if isinstance(cause := error.cause, ApplicationError):
-                    raise SessionRefused(cause.type or "Refused", cause.message) from error
-                raise SessionFailed(f"promotion of session {printable(session_id)}: {error.cause}") from error
-        return result
+        return await promote(self.temporal, self._task_queue, session_id, generation)
 
     @property
     def task_queue(self) -> str:
@@ -357,14 +332,8 @@ class SessionClient:
 
     async def task_queue_polled(self) -> bool:
         """Whether some worker has asked for workflow tasks of the task queue of late."""
-        request = DescribeTaskQueueRequest(
-            namespace=self.temporal.namespace,
-            task_queue=TaskQueue(name=self._task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
         with translated(self._task_queue):
-            answer = await self.temporal.workflow_service.describe_task_queue(request)
-        return bool(answer.pollers)
+            return bool(await pollers(self.temporal, self._task_queue, WORKFLOWS))
 
     async def missing(self) -> str:
         """What an open or an admit has waited for in vain."""

@@ -29,6 +29,7 @@ from affidavit.evidence.layout import (
     PAYLOADS,
     PRUNED,
     RECEIPT,
+    SESSIONS,
     TRAJECTORY,
     check_generation,
     erased_name,
@@ -44,7 +45,6 @@ from affidavit.evidence.text import printable
 from affidavit.stores.base import ErasableStore, ObjectExists, ObjectMissing
 from affidavit.stores.errors import IntegrityError
 
-SESSIONS: Final = "sessions"
 ENDINGS: Final = ("closed", "quarantined", "abandoned")
 """Actions of the events that end a session; a cancelled one is closed."""
 

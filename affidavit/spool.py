@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from affidavit.contract import BATCH_BYTES, BATCH_STEPS
+from affidavit.evidence.durable import sync_directory
 from affidavit.evidence.scalars import session_stem
 
 FORMAT: Final = 1
@@ -70,11 +71,7 @@ class SpoolWriter:
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self.append(_text({"spool": FORMAT, "session_id": session_id, "generation": generation, "spec": spec}))
-        directory = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(folder)
 
     @property
     def closed(self) -> bool:

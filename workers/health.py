@@ -14,9 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -24,6 +22,7 @@ from affidavit.client import SessionClient
 from affidavit.contract import signing_queue
 from affidavit.errors import AffidavitError
 from affidavit.exiting import leave
+from affidavit.pollers import ACTIVITIES, WORKFLOWS, pollers
 from workers.settings import WorkerSettings
 
 SEEN_WITHIN: Final = timedelta(seconds=150)
@@ -31,23 +30,17 @@ SEEN_WITHIN: Final = timedelta(seconds=150)
 
 LIMIT_S: Final = 10.0
 
-_WORKFLOWS: Final = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-_ACTIVITIES: Final = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-
 
 async def missing(settings: WorkerSettings, host: str, client: Client) -> list[str]:
     """The task queues that nobody on this host has polled of late, though its roles say so."""
     queues = {
-        "session": (settings.task_queue, _WORKFLOWS),
-        "signing": (signing_queue(settings.task_queue), _ACTIVITIES),
+        "session": (settings.task_queue, WORKFLOWS),
+        "signing": (signing_queue(settings.task_queue), ACTIVITIES),
     }
     found = []
     for role in settings.roles:
         name, kind = queues[role]
-        answer = await client.workflow_service.describe_task_queue(
-            DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=name), task_queue_type=kind)
-        )
-        if not _polled(answer.pollers, host):
+        if not _polled(await pollers(client, name, kind), host):
             found.append(name)
     return found
 

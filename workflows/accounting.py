@@ -7,6 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
 from affidavit.contract import Totals
+from affidavit.evidence.ocsf import EventClass
 from affidavit.evidence.scalars import MAX_INTEGER
 from affidavit.evidence.stops import StopReason, caption, from_provider
 from affidavit.evidence.tokens import approx_tokens, approx_tokens_json
@@ -23,12 +24,12 @@ from affidavit.steps import (
     Woken,
 )
 
-SESSION: Final = "agent.session"
-STOP: Final = "agent.stop_reason"
-COMPRESSION: Final = "agent.compression"
-TOOL_CALL: Final = "agent.tool_call"
-IDENTITY: Final = "agent.identity"
-RECEIPT: Final = "agent.receipt"
+SESSION: Final = EventClass.SESSION.class_name
+STOP: Final = EventClass.STOP_REASON.class_name
+COMPRESSION: Final = EventClass.COMPRESSION.class_name
+TOOL_CALL: Final = EventClass.TOOL_CALL.class_name
+IDENTITY: Final = EventClass.IDENTITY.class_name
+RECEIPT: Final = EventClass.RECEIPT.class_name
 
 SUCCESS: Final = 1
 FAILURE: Final = 2

@@ -16,6 +16,7 @@ from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
 from workflows import presenting, stages
+from workflows.clock import admitted_ms
 from workflows.custom_events import CustomEvents
 from workflows.decide import Decision, assessable, decide
 from workflows.ending import Ender
@@ -133,7 +134,7 @@ class Consumer:
             "generation": state.generation,
             "registration_sha256": registration.sha256,
         }
-        decision = self._decide([Item("opened", self._now_ms(), payload=payload)], {})
+        decision = self._decide([Item("opened", admitted_ms(self._state), payload=payload)], {})
         request = OpenRequest(
             generation=state.generation,
             reopen=self._spec.reopen,
@@ -300,14 +301,14 @@ class Consumer:
         try:
             await workflow.wait_condition(
                 lambda: not self._inbox.empty or state.poisoned is not None,
-                timeout=max(deadline - self._now_ms(), 0) / 1000,
+                timeout=max(deadline - admitted_ms(self._state), 0) / 1000,
             )
         except TimeoutError:
             state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")
 
     def _last_words(self) -> list[Item]:
         """What is only known at the end: gaps that stayed open, and refusals that were not told yet."""
-        state, now = self._state, self._now_ms()
+        state, now = self._state, admitted_ms(self._state)
         items = [gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.overdue(now)]
         return items + [Item("refused", now, payload=payload) for payload in state.refusals.rest()]
 
@@ -329,18 +330,15 @@ class Consumer:
         self.publishing = -1
         return result.last
 
-    def _now_ms(self) -> int:
-        return self._state.admit(int(workflow.now().timestamp() * 1000))
-
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        began = self.working[name] = self._now_ms()
+        began = self.working[name] = admitted_ms(self._state)
         try:
             yield
         finally:
             # The publisher may be stuck in a stage that the end of a quarantined session goes through as well.
             self.working.pop(name, None)
-        self._metrics.stage(name, self._now_ms() - began)
+        self._metrics.stage(name, admitted_ms(self._state) - began)
 
 
 def _entries(request: OpenRequest | JournalRequest) -> list[Entry]:

@@ -17,6 +17,7 @@ from affidavit.times import claimed_ms
 from workflows import accounting
 from workflows.accounting import Row
 from workflows.attempts import Attempts, Inconsistent
+from workflows.entries import entry_of
 from workflows.inbox import Item
 from workflows.state import Ledger
 
@@ -123,24 +124,14 @@ def _enter(draft: Ledger, item: Item, row: Row, uid: str, step: int) -> Entry:
     claimed = item.step.claimed_time if item.step is not None else None
     if claimed is not None and abs(claimed_ms(claimed) - item.admitted_ms) > SKEW_MS:
         payload["skewed"] = True
-    return Entry(
-        action=row.action,
-        sequence=draft.count,
-        uid=uid,
-        time=item.admitted_ms,
-        class_name=row.class_name,
-        status_id=row.status_id,
-        severity_id=row.severity_id,
-        stop_reason_id=row.stop[0] if row.stop else None,
-        stop_reason=row.stop[1] if row.stop else None,
-        payload=payload,
-        metrics=row.metrics,
-        counts=row.counts,
-        step=step if item.step is not None else None,
-        ttl_remaining_s=draft.agent.ttl_remaining_s,
-        attempt_id=attempt,
-        attempt_terminal=row.terminal if attempt is not None else None,
-    )
+    entry = entry_of(row, sequence=draft.count, uid=uid, time=item.admitted_ms)
+    entry.payload = payload
+    entry.ttl_remaining_s = draft.agent.ttl_remaining_s
+    if item.step is not None:
+        entry.step = step
+    if attempt is not None:
+        entry.attempt_id, entry.attempt_terminal = attempt, row.terminal
+    return entry
 
 
 def _count(draft: Ledger, item: Item, row: Row, totals: Totals) -> None:

@@ -23,6 +23,8 @@ from affidavit.evidence.stops import StopReason, caption
 from affidavit.evidence.totals import Totals, final_stop_reason
 from workflows import stages
 from workflows.accounting import own_row
+from workflows.clock import admitted_ms
+from workflows.entries import entry_of
 from workflows.registration import Registration
 from workflows.state import Ending, SessionState
 
@@ -89,7 +91,9 @@ class Ender:
     async def _seal(self, ending: Ending) -> None:
         """Have the signer check the journal and sign a receipt over the chain."""
         if ending.seal is None:
-            ending.seal = SealRequest(**self._claims(), receipt_id=str(workflow.uuid7()), issued_at=self._now_ms())
+            ending.seal = SealRequest(
+                **self._claims(), receipt_id=str(workflow.uuid7()), issued_at=admitted_ms(self._state)
+            )
         with self._stage("seal"):
             try:
                 ending.sealed = ending.sealed or await stages.seal(ending.seal)
@@ -156,17 +160,8 @@ class Ender:
         )
 
     def _entry(self, sequence: int, action: str, payload: dict[str, Any]) -> Entry:
-        row = own_row(action, payload)
-        return Entry(
-            action=action,
-            sequence=sequence,
-            uid=str(workflow.uuid7()),
-            time=self._now_ms(),
-            class_name=row.class_name,
-            status_id=row.status_id,
-            severity_id=row.severity_id,
-            payload=row.payload,
-        )
+        row, uid = own_row(action, payload), str(workflow.uuid7())
+        return entry_of(row, sequence=sequence, uid=uid, time=admitted_ms(self._state))
 
     async def _tell(self, ending: Ending, outcome: SessionOutcome) -> None:
         """Write and publish the lifecycle events. The end does not depend on the bus' word alone: what it refuses
@@ -241,9 +236,6 @@ class Ender:
             abort_tripped=state.ledger.aborted,
         )
         return final_stop_reason(evidence, idle=state.idle)
-
-    def _now_ms(self) -> int:
-        return self._state.admit(int(workflow.now().timestamp() * 1000))
 
 
 def _attested(outcome: SessionOutcome | None, sealed: SealResult) -> None:

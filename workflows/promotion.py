@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.metrics import RECEIPTS
     from affidavit.publishing_api import PublishRequest
     from workflows import metrics, stages
+    from workflows.clock import now_ms
     from workflows.messages import Unreadable, read_model
 
 _NOTHING = RawValue(Payload())
@@ -33,7 +34,7 @@ class TrajectoryPromotion:
             session_id=request.session_id,
             generation=request.generation,
             receipt_id=str(workflow.uuid7()),
-            issued_at=int(workflow.now().timestamp() * 1000),
+            issued_at=now_ms(),
             event_uid=str(workflow.uuid7()),
         )
         try:

@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import handover, metrics, presenting
     from workflows.admission import ANOTHER_IDENTITY, IDENTITY, accepted, enforced
     from workflows.attributes import Attributes
+    from workflows.clock import admitted_ms
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
@@ -148,7 +149,7 @@ class AgentSession:
             state.wakes.acknowledge(through)
             return
         # Another session's wake is no sign of life of who reports to this one.
-        now = self._admitted_ms() if name == SIGNAL_WOKEN else self._heard_ms()
+        now = admitted_ms(self._state) if name == SIGNAL_WOKEN else self._heard_ms()
         unread = message(name, [arg.payload for arg in args], now, late=state.closing)
         if self._consumer.sealing:
             state.late_steps += unread.weight  # not read any more: there may be many, and no loop to take its time
@@ -251,7 +252,7 @@ class AgentSession:
     @quick_update
     async def close(self) -> contract.CloseAccepted:
         """Begin the end; repeating it changes nothing. The outcome is the workflow's result."""
-        self._admitted_ms()
+        admitted_ms(self._state)
         self._state.close()
         return contract.CloseAccepted(session_id=workflow.info().workflow_id, generation=self._state.generation)
 
@@ -342,7 +343,7 @@ class AgentSession:
         """Say that its owner is gone; answers with the first request, which stands (P12)."""
         request = read_model(raw.payload, api.AbandonRequest)
         self._guards.unclosed()
-        self._tell("abandon_requested", self._process.request_abandon(request, self._admitted_ms()))
+        self._tell("abandon_requested", self._process.request_abandon(request, admitted_ms(self._state)))
         return self._process.abandon or self._guards.ended()
 
     @request_abandon.validator
@@ -389,13 +390,9 @@ class AgentSession:
 
     # -- what the handlers share -----------------------------------------------------------------------
 
-    def _admitted_ms(self) -> int:
-        """The workflow's time in epoch milliseconds."""
-        return self._state.admit(int(workflow.now().timestamp() * 1000))
-
     def _heard_ms(self) -> int:
-        """The same, and a sign of life of who reports."""
-        self._state.last_report_ms = self._admitted_ms()
+        """The time to give out, and a sign of life of who reports."""
+        self._state.last_report_ms = admitted_ms(self._state)
         return self._state.last_report_ms
 
     def _check_start(self) -> None:
@@ -409,7 +406,7 @@ class AgentSession:
         self._guards.places(self._consumer)
 
     def _own(self, action: str, **payload: object) -> Item:
-        return Item(action, self._admitted_ms(), payload={k: v for k, v in payload.items() if v is not None})
+        return Item(action, admitted_ms(self._state), payload={k: v for k, v in payload.items() if v is not None})
 
     def _asked(self, raw: RawValue, model: type[M]) -> M:
         self._check_start()
@@ -419,7 +416,7 @@ class AgentSession:
         if self._process.cancel is not None or self._consumer.sealing:
             return
         self._state.cancelled = True
-        self._tell("cancel_requested", self._process.request_cancel(reason, self._admitted_ms()))
+        self._tell("cancel_requested", self._process.request_cancel(reason, admitted_ms(self._state)))
         self._state.close()
 
     def _tell(self, action: str, payload: dict[str, Any] | None) -> None:
@@ -435,4 +432,4 @@ class AgentSession:
 
     def _report_refusal(self, reason: str) -> None:
         metrics.refused(contract.REFUSED_IDENTITY if reason == IDENTITY else contract.REFUSED_LOOP)
-        self._tell("refused", self._state.refusals.add(reason, self._admitted_ms()))
+        self._tell("refused", self._state.refusals.add(reason, admitted_ms(self._state)))

@@ -7,6 +7,7 @@ from temporalio import workflow
 from affidavit import contract
 from affidavit.evidence.text import printable
 from affidavit.version import VERSION
+from workflows.clock import now_ms
 from workflows.process import ProcessState
 from workflows.registration import Refused, Registration
 from workflows.state import Ledger, SessionState
@@ -36,7 +37,7 @@ def refuse_restarts(handed_on: bool) -> None:
 
 def fresh_state(registration: Registration) -> SessionState:
     """The state of a life that begins."""
-    now = int(workflow.now().timestamp() * 1000)
+    now = now_ms()
     return SessionState(
         generation=workflow.info().first_execution_run_id,
         product_version=VERSION,

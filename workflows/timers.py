@@ -5,6 +5,7 @@ from __future__ import annotations
 from temporalio import workflow
 
 from affidavit.contract import Limits
+from workflows.clock import admitted_ms
 from workflows.consumer import Consumer, gap_item
 from workflows.inbox import Inbox
 from workflows.state import SessionState
@@ -30,7 +31,7 @@ class Timers:
             lapse = self._limits.attempt_lapse_s * 1000
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
             due = max(state.last_report_ms + self._limits.idle_close_s * 1000, held)
-            now = self._now_ms()
+            now = admitted_ms(self._state)
             if now >= due:
                 state.idle = True
                 state.close()
@@ -44,7 +45,7 @@ class Timers:
         while not state.closing:
             due = state.process.abandon_due(state.last_report_ms, self._limits.owner_lapse_s * 1000)
             assert due is not None
-            now = self._now_ms()
+            now = admitted_ms(self._state)
             if now >= due:
                 state.process.abandoned_ms = now
                 state.close()
@@ -59,7 +60,7 @@ class Timers:
             since = state.producers.next_due()
             if state.closing or since is None:
                 return  # what is open at close is told by the loop
-            now = self._now_ms()
+            now = admitted_ms(self._state)
             if since + grace > now:
                 await workflow.sleep((since + grace - now) / 1000)
                 continue
@@ -72,6 +73,3 @@ class Timers:
 
     def _owner_is_silent(self) -> bool:
         return self._state.process.owner_is_silent(self._state.last_report_ms)
-
-    def _now_ms(self) -> int:
-        return self._state.admit(int(workflow.now().timestamp() * 1000))

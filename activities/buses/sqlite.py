@@ -13,6 +13,7 @@ from pathlib import Path
 from activities.buses.base import Ack, BusRecord
 from activities.errors import IntegrityError, PermanentPublishError, TransientError
 from affidavit.buslog import SCHEMA, BusLogError, explained, is_event_log, primary_code
+from affidavit.evidence.durable import sync_directory
 
 PARTITION = 0
 """An embedded topic has one partition."""
@@ -162,11 +163,7 @@ def _create(path: Path) -> None:
     # exists: that would drop the locks that this process holds on it.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)
 
 
 def _open(path: Path, busy_timeout_s: float, *, make: bool) -> sqlite3.Connection:

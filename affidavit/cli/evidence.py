@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from affidavit.cli.output import CHOOSE, Code, CommandError, plain
-from affidavit.evidence.audit import SESSIONS, AuditedFolder
+from affidavit.evidence.audit import AuditedFolder
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import domain_outcome, open_envelope, parse_envelope
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, read_secret_file
@@ -17,7 +17,8 @@ from affidavit.evidence.layout import (
     METADATA,
     OUTCOME,
     RECEIPT,
-    check_generation,
+    SESSIONS,
+    is_generation,
     lives_prefix,
     session_prefix,
 )
@@ -123,7 +124,7 @@ def find(session_id: str, generation: str | None, data_dirs: Iterable[Path], sto
         lives = [
             Life(data_dir, place, session_id, name)
             for name, is_folder in folder_of(place).entries(lives_prefix(session_stem(session_id)))
-            if is_folder and generation in (None, name) and _is_generation(name)
+            if is_folder and generation in (None, name) and is_generation(name)
         ]
         if lives:
             return max(lives, key=lambda life: (life.opened_at(), life.generation))
@@ -151,7 +152,7 @@ def lives_in(folder: Path) -> list[Path]:
     """Folders of generations: a folder that is one, else those of a session's folder, a store or a data folder."""
     if _is_life(folder):
         return [folder]
-    for pattern in ("*", "sessions/*/*", f"{STORE}/sessions/*/*", "*/*"):
+    for pattern in ("*", f"{SESSIONS}/*/*", f"{STORE}/{SESSIONS}/*/*", "*/*"):
         if lives := sorted(path for path in folder.glob(pattern) if _is_life(path)):
             return lives
     return []
@@ -167,11 +168,3 @@ def session_in(folder: Path) -> str:
 
 def _is_life(folder: Path) -> bool:
     return (folder / JOURNAL).is_dir() or any((folder / name).is_file() for name in (RECEIPT, METADATA))
-
-
-def _is_generation(name: str) -> bool:
-    try:
-        check_generation(name)
-    except EvidenceError:
-        return False
-    return True

@@ -26,7 +26,7 @@ from affidavit.cli.connecting import (
 )
 from affidavit.cli.embedded import Embedded, running
 from affidavit.cli.evidence import Life, checked_session, find
-from affidavit.cli.offline import judge, read_keyring
+from affidavit.cli.judging import judge, read_keyring
 from affidavit.cli.output import (
     DATA_DIR,
     AsJson,

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
+from affidavit.evidence.durable import sync_directory
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.layout import JOURNAL, PUBLIC_KEYS, RECEIPT, TRAJECTORY, is_evidence, session_prefix
 from affidavit.evidence.text import printable
@@ -264,7 +265,7 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
         raise OSError(error.errno, error.strerror, str(out)) from None
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(out.parent)
+    sync_directory(out.parent)
 
 
 def _contents(store: StoreReader, prefix: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -331,11 +332,3 @@ def _safe(name: str) -> PurePosixPath:
     if not plain or "\\" in name or ":" in parts[0] or not name.isprintable():
         raise UnsafeEntry(f"unsafe name {printable(name)}")
     return PurePosixPath(name)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,7 +13,7 @@ from affidavit.evidence.journal import (
     authenticate,
     domain_active,
 )
-from affidavit.evidence.ocsf import validate_event
+from affidavit.evidence.ocsf import EventClass, validate_event
 from affidavit.evidence.receipt import (
     EventChain,
     Identity,
@@ -60,7 +60,7 @@ EVENT_CHECKS = (
 
 _SESSION_CLOSED = 4
 _SUCCESS = 1
-_CLASSES = {"receipt": "agent.receipt", "closed": "agent.session"}
+_CLASSES = {"receipt": EventClass.RECEIPT.class_name, "closed": EventClass.SESSION.class_name}
 
 
 def check_events(

@@ -26,15 +26,9 @@ from affidavit.evidence.text import printable
 MAC_PREFIX: Final = b"agentvisor-journal-v1\0"
 KEY_BYTES: Final = 32
 JOURNAL_VERSION: Final = 3
-COUNTERS: Final = (
-    "tool_calls",
-    "tool_allowed",
-    "tool_blocked",
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    "cost_usd_micros",
-)
+TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
+"""What is counted of a model call, by its name in metrics, totals and receipts."""
+COUNTERS: Final = ("tool_calls", "tool_allowed", "tool_blocked", *TOKENS, "cost_usd_micros")
 """Increments that every journal record carries, in the order they are written."""
 
 _MAC_TEXT_LIMIT = 128

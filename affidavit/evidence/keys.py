@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from affidavit.evidence.durable import sync_directory
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
 
@@ -247,7 +248,7 @@ def generate(directory: Path) -> GeneratedKeys:
         if isinstance(error, FileExistsError):
             raise KeysExist("another process is generating keys here") from None
         raise
-    _sync_directory(directory)
+    sync_directory(directory)
     return GeneratedKeys(signer.key_id, made.seed, made.journal_key, made.public_keys)
 
 
@@ -262,7 +263,7 @@ def write_secret(path: Path, secret: bytes) -> None:
         _create(path, secret, 0o600)
     except FileExistsError:
         raise KeysExist(f"{path.name} exists; keys are generated once and never overwritten") from None
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def write_public_keys(seed: Path, public_keys: Path) -> None:
@@ -275,7 +276,7 @@ def write_public_keys(seed: Path, public_keys: Path) -> None:
         _create(public_keys, _ring(Signer.from_file(seed)), 0o644)
     except FileExistsError:
         raise KeysExist("another process is generating keys here") from None
-    _sync_directory(public_keys.parent)
+    sync_directory(public_keys.parent)
 
 
 def _ring(signer: Signer) -> bytes:
@@ -298,7 +299,7 @@ def _make_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
@@ -307,11 +308,3 @@ def _create(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
         file.flush()
         os.fsync(handle)
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,9 @@ from affidavit.evidence.text import printable
 PUBLIC_KEYS = "public.json"
 """Store-wide keyring with the signer's public keys."""
 
+SESSIONS = "sessions"
+"""Folder of everything that belongs to one session."""
+
 METADATA = "metadata.json"
 RECEIPT = "receipt.json"
 OUTCOME = "outcome.json"
@@ -51,9 +54,18 @@ def check_generation(generation: str) -> str:
     return generation
 
 
+def is_generation(name: str) -> bool:
+    """Whether a folder's name is one that a generation can have."""
+    try:
+        check_generation(name)
+    except BadObjectName:
+        return False
+    return True
+
+
 def session_prefix(session_id: str, generation: str) -> str:
     """Folder of one life of a session: ``sessions/<stem>/<generation>``, without a final slash."""
-    return f"sessions/{session_stem(check_session_id(session_id))}/{check_generation(generation)}"
+    return f"{SESSIONS}/{session_stem(check_session_id(session_id))}/{check_generation(generation)}"
 
 
 def metadata_name(session_id: str, generation: str) -> str:
@@ -108,7 +120,7 @@ def erased_name(session_id: str, generation: str) -> str:
 
 def lives_prefix(stem: str) -> str:
     """Folder of all lives of a session, by its stem: its generations, and `PAYLOADS`."""
-    return f"sessions/{stem}"
+    return f"{SESSIONS}/{stem}"
 
 
 def payload_name(stem: str, sha256: str) -> str:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.journal import JournalRecord
+from affidavit.evidence.journal import TOKENS, JournalRecord
+from affidavit.evidence.ocsf import EventClass
 from affidavit.evidence.scalars import MAX_INTEGER
 from affidavit.evidence.stops import CAPTIONS, StopReason
 
-_TOOL_CALL: Final = "agent.tool_call"
+_TOOL_CALL: Final = EventClass.TOOL_CALL.class_name
 _TERMINAL: Final = frozenset({"model_response", "breaker_tripped"})
-_TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class TotalsError(EvidenceError):
@@ -58,13 +58,13 @@ class Totals:
             InconsistentEvent, TotalsOverflow.
         """
         payload = _object(event.get("payload", {}))
-        counts = dict.fromkeys((*_TOKENS, "cost_usd_micros", "tool_total", "tool_allowed", "tool_blocked"), 0)
+        counts = dict.fromkeys((*TOKENS, "cost_usd_micros", "tool_total", "tool_allowed", "tool_blocked"), 0)
         if event.get("class_name") == _TOOL_CALL:
             counts["tool_total"] = 1
             counts["tool_allowed" if _is_allowed(event, payload) else "tool_blocked"] = 1
         if payload.get("action") in _TERMINAL:
             metrics = _object(event.get("metrics", {}))
-            for name in _TOKENS:
+            for name in TOKENS:
                 counts[name] = _count(metrics, name)
             # A trip replaces the response's event; the cost stands in the payload it replaced.
             tripped = payload["action"] == "breaker_tripped"
@@ -75,7 +75,7 @@ class Totals:
 
     def add_record(self, record: JournalRecord) -> Totals:
         """These totals and the increments that one journal record states; `TotalsOverflow` as above."""
-        counts = {name: getattr(record, name) for name in (*_TOKENS, "cost_usd_micros", "tool_allowed", "tool_blocked")}
+        counts = {name: getattr(record, name) for name in (*TOKENS, "cost_usd_micros", "tool_allowed", "tool_blocked")}
         payload = _object(record.event.get("payload", {}))
         return self._note(record.event, payload)._plus(
             {"tool_total": record.tool_calls, **counts}, record.stop_reason_id
@@ -87,7 +87,7 @@ class Totals:
 
     def cost(self) -> dict[str, int]:
         """``cost`` of a receipt."""
-        return {**{name: getattr(self, name) for name in _TOKENS}, "cost_usd_micros": self.cost_usd_micros}
+        return {**{name: getattr(self, name) for name in TOKENS}, "cost_usd_micros": self.cost_usd_micros}
 
     def differences(self, other: Totals) -> list[str]:
         """Names of the fields in which two totals differ."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from affidavit.evidence.journal import TOKENS
 from affidavit.evidence.totals import Totals
 from affidavit.evidence.trajectory.pieces import SOURCES, announced_calls, metrics_of
 from affidavit.evidence.trajectory.segments import CaptureMismatch, Pair
@@ -131,7 +132,7 @@ class _Planner:
         if copied:
             return  # it was counted where it happened
         metrics = metrics_of(event, capture) or {}
-        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        for name in TOKENS:
             setattr(self.plan, name, getattr(self.plan, name) + metrics.get(name, 0))
         if "cost_usd" in metrics:
             self.plan.cost_usd = (self.plan.cost_usd or Fraction()) + Fraction(metrics["cost_usd"])
