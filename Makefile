@@ -4,18 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= .affidavit/demo
 
-.PHONY: demo test lint types check bench clean
+.PHONY: demo test test-code test-system lint types check bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/affidavit demo --data-dir $(DEMO_DIR)
 
+# Most tests wait, for a server, a worker or a clock; so two halves run beside each other, each with servers of its own.
 test: $(VENV)/.dev
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-code test-system
 
-# Half an hour on an idle machine; `make bench PAIRS=1` shows the shape of it in a few minutes.
-PAIRS ?= 5
-bench: $(VENV)/.dev
-	$(BIN)/python -P -m benchmarks --pairs $(PAIRS)
+test-code: $(VENV)/.dev
+	$(BIN)/pytest tests/unit tests/workflow
+
+test-system: $(VENV)/.dev
+	$(BIN)/pytest --ignore=tests/unit --ignore=tests/workflow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
