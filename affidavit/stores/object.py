@@ -24,6 +24,7 @@ from affidavit.stores.base import (
     is_segment,
     new_store_id,
     read_store_id,
+    split_erasable,
     split_name,
     split_prefix,
 )
@@ -41,7 +42,7 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", 
 
 
 class ObjectStore:
-    """An `EvidenceStore` of objects below one prefix of one bucket.
+    """An `ErasableStore` of objects below one prefix of one bucket.
 
     An object is created by a put that the store itself refuses where the name is taken (`If-None-Match: *`), so of
     several creators one wins, wherever they run. A put whose answer was lost is simply made again: it then finds
@@ -96,6 +97,19 @@ class ObjectStore:
                 return obstore.get(self._store, name).bytes().to_bytes()
         except FileNotFoundError:
             raise ObjectMissing(name) from None
+
+    def delete(self, name: str) -> bool:
+        """See `ErasableStore.delete`. Of several that erase one object at once, more than one may hear True."""
+        split_erasable(name)
+        # Looked for first: an object store answers the same whether there was anything to erase or not.
+        if self.size(name) is None:
+            return False
+        try:
+            with _told(name):
+                obstore.delete(self._store, name)
+        except FileNotFoundError:  # some stores do tell
+            return False
+        return True
 
     def size(self, name: str) -> int | None:
         """Returns the size of an object in bytes, None where there is none."""

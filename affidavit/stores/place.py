@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
-from affidavit.stores.base import EvidenceStore, is_segment
+from affidavit.stores.base import ErasableStore, EvidenceStore, is_segment
 from affidavit.stores.errors import StorePlaceError
 from affidavit.stores.local import DirectoryStore
 
@@ -118,8 +118,15 @@ def open_store(place: Place | str, *, create: bool = True) -> EvidenceStore:
         IntegrityError: its id is damaged.
         OSError, TransientError: it cannot be reached, made or written.
     """
-    if isinstance(place, str):
-        place = place_of(place)
+    return _opened(place_of(place) if isinstance(place, str) else place, create=create)
+
+
+def open_erasable_store(place: Place) -> ErasableStore:
+    """Opens a store that exists, for pruning, which alone may erase. Raises as `open_store`."""
+    return _opened(place, create=False)
+
+
+def _opened(place: Place, *, create: bool) -> ErasableStore:
     if isinstance(place, Path):
         return DirectoryStore(place, create=create)
     try:
