@@ -66,7 +66,7 @@ class EventLog:
         """The life that is meant: the given one, else the newest.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: there is none; SessionPruned, if the newest was pruned.
         """
         if generation is not None:
             return generation
@@ -76,6 +76,7 @@ class EventLog:
         latest = await asyncio.to_thread(self._stored.latest) if self._stored else None
         if latest is None:
             raise SessionNotFound(f"no session {printable(self._session_id)}")
+        await self._check_kept(latest)
         return latest
 
     async def page(self, cursor: Cursor, action: str | None = None, limit: int = TAIL) -> EventPage:
@@ -91,6 +92,7 @@ class EventLog:
             page = await self._asked(cursor, action, limit)
         except (AffidavitUnavailable, SessionNotFound):
             if self._stored is None or not await asyncio.to_thread(self._known, self._stored, cursor.generation):
+                await self._check_kept(cursor.generation)
                 raise
             return await self._stored_page(self._stored, cursor, action, limit, ended=False)
         if page.held_from <= cursor.sequence + 1:
@@ -116,7 +118,11 @@ class EventLog:
     async def recent(self, generation: str, count: int) -> list[SessionEvent]:
         """The last events, ascending."""
         if not (self._stored is not None and await self._sealed(self._stored, generation)):
-            page = await self._asked_recent(count)
+            try:
+                page = await self._asked_recent(count)
+            except SessionNotFound:
+                await self._check_kept(generation)
+                raise
             if len(page.events) >= count or page.held_from == 0:
                 return [event_of(page, event) for event in page.events]
             last = page.last
@@ -128,7 +134,11 @@ class EventLog:
         """How many events of an action there are, up to a sequence."""
         if not (self._stored is not None and await self._sealed(self._stored, generation)):
             request = as_argument(EventCountRequest, action=action, through=through)
-            answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
+            try:
+                answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
+            except SessionNotFound:
+                await self._check_kept(generation)
+                raise
             if answer.count is not None:
                 return answer.count
         if self._stored is None:
@@ -202,6 +212,11 @@ class EventLog:
         return await self._ask(contract.QUERY_RECENT_EVENTS, EventPage, request)
 
     # -- the store ---------------------------------------------------------------------------------------
+
+    async def _check_kept(self, generation: str) -> None:
+        """Raises `SessionPruned` where that is why there is nothing of a life."""
+        if self._stored is not None:
+            await asyncio.to_thread(self._stored.check_kept, generation)
 
     async def _sealed(self, stored: StoredSession, generation: str) -> bool:
         return await asyncio.to_thread(stored.outcome, generation) is not None
