@@ -1,7 +1,8 @@
 """The search attributes and the memo of a session: which there are, and what their values may be (pure).
 
-They stand in Temporal's visibility store as plain text, also where payloads are encrypted: nothing in them comes from
-the content of a session.
+They stand in Temporal's visibility store as plain text, also where payloads are encrypted. Two hold texts that others
+chose, the agent's charter and what a session waits for; nothing else in them comes from the content of a session. The
+memo is a payload, and encrypted like every other.
 """
 
 from __future__ import annotations

@@ -303,6 +303,7 @@ class SessionClient:
         """The outcome sealed in the evidence store, of the newest life if none is named; None without any.
 
         Raises:
+            SessionPruned: that life was pruned.
             SessionFailed: it cannot be read.
         """
         stored = self.stored(session_id)
@@ -311,7 +312,10 @@ class SessionClient:
 
         def read() -> SessionOutcome | None:
             life = generation or stored.latest()
-            return None if life is None else stored.outcome(life)
+            outcome = None if life is None else stored.outcome(life)
+            if life is not None and outcome is None:
+                stored.check_kept(life)
+            return outcome
 
         return await asyncio.to_thread(read)
 

@@ -54,5 +54,18 @@ class SessionNotFound(AffidavitError):
     """Temporal knows no session of this id, or it has ended."""
 
 
+class SessionPruned(SessionNotFound):
+    """It has ended, and its evidence and executions were erased on purpose.
+
+    `generation` is the life that is meant, `status` how it ended, `closed_at` when (epoch milliseconds).
+    """
+
+    def __init__(self, text: str, *, generation: str, status: str, closed_at: int) -> None:
+        super().__init__(text)
+        self.generation = generation
+        self.status = status
+        self.closed_at = closed_at
+
+
 class SessionFailed(AffidavitError):
     """The session's workflow ended without an outcome: it was terminated, timed out, or never opened."""

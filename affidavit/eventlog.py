@@ -72,7 +72,7 @@ class EventLog:
         """The life that is meant: the given one, else the newest.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: there is none; SessionPruned, if the newest was pruned.
         """
         newest = await self._newest(generation)
         if generation is not None:
@@ -82,6 +82,7 @@ class EventLog:
         latest = await asyncio.to_thread(self._stored.latest) if self._stored else None
         if latest is None:
             raise SessionNotFound(f"no session {printable(self._session_id)}")
+        await self._check_kept(latest)
         return latest
 
     async def page(self, cursor: Cursor, action: str | None = None, limit: int = TAIL) -> EventPage:
@@ -97,6 +98,7 @@ class EventLog:
             page = await self._asked(cursor, action, limit)
         except (AffidavitUnavailable, SessionNotFound):
             if self._stored is None or not await asyncio.to_thread(self._known, self._stored, cursor.generation):
+                await self._check_kept(cursor.generation)
                 raise
             return await self._stored_page(self._stored, cursor, action, limit, ended=False)
         if page.held_from <= cursor.sequence + 1:
@@ -124,7 +126,11 @@ class EventLog:
         if (complete := await self._complete(generation)) is not None:
             last = await asyncio.to_thread(complete.last, generation)
         else:
-            page = await self._asked_recent(count)
+            try:
+                page = await self._asked_recent(count)
+            except SessionNotFound:
+                await self._check_kept(generation)
+                raise
             if len(page.events) >= count or page.held_from == 0:
                 return [event_of(page, event) for event in page.events]
             last = page.last
@@ -134,7 +140,11 @@ class EventLog:
         """How many events of an action there are, up to a sequence."""
         if await self._complete(generation) is None:
             request = as_argument(EventCountRequest, action=action, through=through)
-            answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
+            try:
+                answer = await self._ask(contract.QUERY_COUNT_EVENTS, EventCount, request)
+            except SessionNotFound:
+                await self._check_kept(generation)
+                raise
             if answer.count is not None:
                 return answer.count
         if self._stored is None:
@@ -242,6 +252,11 @@ class EventLog:
             )
 
         return self._stored if self._stored is not None and await asyncio.to_thread(look, self._stored) else None
+
+    async def _check_kept(self, generation: str) -> None:
+        """Raises `SessionPruned` where that is why there is nothing of a life."""
+        if self._stored is not None:
+            await asyncio.to_thread(self._stored.check_kept, generation)
 
     def _known(self, stored: StoredSession, generation: str) -> bool:
         return next(stored.after(generation, -1), None) is not None

@@ -58,7 +58,8 @@ class SessionProcess:
         shares the store.
 
         Raises:
-            SessionNotFound: nobody knows such a session.
+            SessionNotFound: nobody knows such a session; SessionPruned, one of these, if its evidence was erased on
+                purpose, as the store says that this client shares.
             SessionFailed: it ended without an outcome, as one that could not be opened.
             AffidavitUnavailable: Temporal does not answer, for longer than the client's `retry_timeout`.
             SessionRefused: type NotGranted, where the client has a holder without a grant.
@@ -98,7 +99,7 @@ class SessionProcess:
             action: only those of this action; `event:<type>` for custom events of one type.
 
         Raises:
-            SessionNotFound: there is no such session.
+            SessionNotFound: there is no such session; SessionPruned, if it was pruned.
             EvidenceNeeded: events that the session has forgotten, and this client does not share the store.
             SessionRefused: the cursor belongs to another life.
             AffidavitUnavailable: no worker answers, and this client does not share the store.

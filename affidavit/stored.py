@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from affidavit.contract import SessionOutcome
-from affidavit.errors import SessionFailed
+from affidavit.errors import SessionFailed, SessionPruned
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.journal import parse_envelope
 from affidavit.evidence.layout import (
@@ -23,11 +23,13 @@ from affidavit.evidence.layout import (
     lives_prefix,
     number_of,
     outcome_name,
+    pruned_name,
     session_prefix,
 )
 from affidavit.evidence.scalars import session_stem
 from affidavit.evidence.text import printable
 from affidavit.process_api import CUSTOM, EventSummary
+from affidavit.pruned import Pruned
 from affidavit.stores.base import EvidenceStore, ObjectMissing
 
 
@@ -58,6 +60,26 @@ class StoredSession:
             return SessionOutcome.model_validate(parse_envelope(data).payload)
         except (EvidenceError, ValidationError) as error:
             raise self._unreadable("its sealed outcome") from error
+
+    def pruned(self, generation: str) -> Pruned | None:
+        """What pruning has left of a life; None of one that was not pruned.
+
+        Raises:
+            SessionFailed: it cannot be read.
+        """
+        try:
+            data = self._store.read(pruned_name(self._session_id, generation))
+        except ObjectMissing:
+            return None
+        try:
+            return Pruned.model_validate(parse_envelope(data).payload)
+        except (EvidenceError, ValidationError) as error:
+            raise SessionFailed(f"session {printable(self._session_id)}: its pruned.json cannot be read") from error
+
+    def check_kept(self, generation: str) -> None:
+        """Raises `SessionPruned` if a life was pruned."""
+        if (pruned := self.pruned(generation)) is not None:
+            raise SessionPruned(pruned.told(), generation=generation, status=pruned.status, closed_at=pruned.closed_at)
 
     def last(self, generation: str) -> int:
         """The highest sequence of a life; -1 if it has no event."""
@@ -103,8 +125,16 @@ class StoredSession:
         return SessionFailed(f"session {printable(self._session_id)}: {what} cannot be read")
 
     def _opened_at(self, generation: str) -> int:
+        """When a life was opened; of a pruned one when it ended, since lives follow each other. -1 if nothing tells."""
         try:
             (first,) = self._store.read(journal_name(self._session_id, generation, 0)).splitlines()[:1]
             return int(parse_envelope(first).payload["event"]["time"])
-        except (ObjectMissing, EvidenceError, KeyError, TypeError, ValueError):
+        except ObjectMissing:
+            pass
+        except (EvidenceError, KeyError, TypeError, ValueError):
             return -1
+        try:
+            pruned = self.pruned(generation)
+        except SessionFailed:
+            return -1
+        return -1 if pruned is None else pruned.closed_at

@@ -30,10 +30,13 @@ from affidavit.contract import (
     SubmitResult,
 )
 from affidavit.handle import Redact
+from affidavit.process import SessionProcess
 from affidavit.reporter import Reporter, wait_for
+from affidavit.sync_process import SyncGrants, SyncProcess
 from affidavit.tools import ReportsTools
+from affidavit.waking_api import WakesResult
 
-__all__ = ["SyncSession", "SyncSessionClient"]
+__all__ = ["SyncGrants", "SyncProcess", "SyncSession", "SyncSessionClient"]
 
 T = TypeVar("T")
 
@@ -115,6 +118,27 @@ class SyncSessionClient:
 
         return SyncSession(self._wait(made), self._loop)
 
+    def process(self, session_id: str, generation: str | None = None) -> SyncProcess:
+        """A session as others see it, as `SessionClient.process`."""
+
+        async def made() -> SessionProcess:
+            return self._client.process(session_id, generation)
+
+        return SyncProcess(self._wait(made), self._loop)
+
+    def await_terminal(self, session_id: str, timeout: float | None = None) -> SessionOutcome:
+        """Wait for a session's end, for `timeout` seconds at most (`TimeoutError`)."""
+        return self.process(session_id).result(timeout)
+
+    def terminal_state(self, session_id: str) -> SessionOutcome | None:
+        """How a session has ended, None while it lives."""
+        return self.process(session_id).terminal_state()
+
+    @property
+    def grants(self) -> SyncGrants:
+        """Who may address which session."""
+        return SyncGrants(self._client.grants, self._loop)
+
     def promote(self, session_id: str, generation: str) -> PromotionResult:
         """Have a trajectory attested, as `SessionClient.promote`."""
         return self._wait(lambda: self._client.promote(session_id, generation))
@@ -123,17 +147,12 @@ class SyncSessionClient:
         return wait_for(self._loop, call)
 
 
-class SyncSession(ReportsTools):
+class SyncSession(SyncProcess, ReportsTools):
     """`SessionHandle` for threads; each method does and raises what the one of the same name does there."""
 
     def __init__(self, handle: SessionHandle, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(handle, loop)
         self._handle = handle
-        self._loop = loop
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self._handle.session_id
 
     @property
     def generation(self) -> str | None:
@@ -150,7 +169,7 @@ class SyncSession(ReportsTools):
         return Reporter(self._handle, self._loop)
 
     def run(self, ask: Callable[[SessionHandle], Coroutine[Any, Any, T]]) -> T:
-        """Whatever else the asynchronous handle can do: `session.run(lambda handle: handle.terminal_state())`."""
+        """Whatever else the asynchronous handle can do: `session.run(lambda handle: handle.flush())`."""
         return wait_for(self._loop, lambda: ask(self._handle))
 
     def record(self, *steps: Step) -> None:
@@ -177,6 +196,30 @@ class SyncSession(ReportsTools):
         """Let a tripped loop breaker close again."""
         return self.run(lambda handle: handle.reset_breaker(by=by, reason=reason))
 
+    def set_wait(self, *, kind: str, name: str) -> FlushResult:
+        """Say what the session waits for."""
+        return self.run(lambda handle: handle.set_wait(kind=kind, name=name))
+
+    def clear_wait(self) -> FlushResult:
+        """Say that it goes on."""
+        return self.run(lambda handle: handle.clear_wait())
+
+    def wake(self, input: Any, target: str | None = None) -> SubmitResult:
+        """Wake another session, by a step of this one."""
+        return self.run(lambda handle: handle.wake(input, target))
+
+    def wakes_after(self, sequence: int = -1) -> WakesResult:
+        """Wakes that came and are not acknowledged, of events strictly after one."""
+        return self.run(lambda handle: handle.wakes_after(sequence))
+
+    def ack_wake(self, sequence: int) -> None:
+        """Acknowledge the wakes up to an event, that one included."""
+        self.run(lambda handle: handle.ack_wake(sequence))
+
+    def trajectory_ref(self) -> dict[str, Any]:
+        """What a parent's `tool_result` says under `subagent_trajectory_ref`."""
+        return self._handle.trajectory_ref()
+
     def close(self) -> SessionOutcome:
         """End the session and wait for its outcome."""
         return self.run(lambda handle: handle.close())
@@ -184,10 +227,6 @@ class SyncSession(ReportsTools):
     def cancel(self) -> None:
         """Ask the session to end as cancelled."""
         self.run(lambda handle: handle.cancel())
-
-    def result(self) -> SessionOutcome:
-        """Wait for the session's end."""
-        return self.run(lambda handle: handle.result())
 
     def receipt(self) -> dict[str, Any]:
         """The signed receipt, once the session has ended."""
@@ -200,10 +239,6 @@ class SyncSession(ReportsTools):
     def view(self) -> SessionView:
         """What an operator asks."""
         return self.run(lambda handle: handle.view())
-
-    def terminal_state(self) -> SessionOutcome | None:
-        """The outcome if there is one."""
-        return self.run(lambda handle: handle.terminal_state())
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from affidavit.cli.output import DATA_DIR, AsJson, Code, CommandError, DataDir, 
 from affidavit.doctor import keyfiles, local
 from affidavit.doctor.places import Places
 from affidavit.doctor.report import Check, Finding, Verdict, always, blocking, examine, worded
+from affidavit.doctor.topics import topics
 from affidavit.errors import AffidavitUnavailable
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def doctor(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     """Look whether everything a deployment needs is in order; one line for each check, with what to do.
 
     Asks the server that Temporal's configuration names, and looks at this machine as a worker with these AFFIDAVIT_*
-    variables would, or at the embedded mode's data folder. Changes nothing and shows no secret. A warning is something
-    that works less well than it could. Exit 0 without failed checks, 1 with any.
+    variables would, object store and Kafka included, or at the embedded mode's data folder. Changes nothing, leaves
+    nothing behind and shows no secret. A warning is something that works less well than it could. Exit 0 without failed
+    checks, 1 with any.
     """
     findings = asyncio.run(_examined(data_dir))
     failed = any(each.status == "failed" for each in findings)
@@ -59,7 +61,7 @@ async def _examined(data_dir: Path) -> list[Finding]:
 def _of_machine(places: Places) -> dict[str, Check]:
     return {
         "evidence store": blocking(lambda: local.store(places)),
-        "event bus": blocking(lambda: local.bus(places)),
+        "event bus": topics if places.kafka else blocking(lambda: local.bus(places)),
         "journal key": blocking(lambda: keyfiles.journal_key(places)),
         "signing key": blocking(lambda: keyfiles.signing_key(places)),
         "public keys": blocking(lambda: keyfiles.keyring(places)),

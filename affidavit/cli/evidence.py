@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from affidavit.cli.output import CHOOSE, Code, CommandError, plain
 from affidavit.evidence.audit import AuditedFolder
 from affidavit.evidence.errors import EvidenceError
-from affidavit.evidence.journal import domain_outcome, open_envelope, parse_envelope
+from affidavit.evidence.journal import domain_outcome, domain_pruned, open_envelope, parse_envelope
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, read_secret_file
 from affidavit.evidence.layout import (
     JOURNAL,
     METADATA,
     OUTCOME,
+    PRUNED,
     RECEIPT,
     SESSIONS,
     is_generation,
@@ -25,8 +28,10 @@ from affidavit.evidence.layout import (
 from affidavit.evidence.scalars import BadSessionId, check_session_id, session_stem
 from affidavit.evidence.sources import lines
 from affidavit.evidence.text import printable
+from affidavit.pruned import Pruned
 from affidavit.stores.folder import folder_of
 from affidavit.stores.place import Place
+from affidavit.validation import first_error
 
 STORE = "evidence"
 KEYS = "keys"
@@ -66,26 +71,52 @@ class Life:
         return self.data_dir / KEYS / PUBLIC_FILE
 
     def opened_at(self) -> int:
-        """Epoch milliseconds of the opening event; 0 where it cannot be read. Only orders generations."""
+        """Epoch milliseconds of the opening event, of a pruned life of its end; 0 where it cannot be read.
+
+        Only orders generations, which follow each other.
+        """
         try:
             opening = lines(self.evidence.read(f"{JOURNAL}/{0:012d}.ndjson"))[0]
             time = parse_envelope(opening).payload["event"]["time"]
+        except FileNotFoundError:
+            time = self._pruned_at()
         except (OSError, EvidenceError, LookupError, TypeError):
             return 0
         return time if isinstance(time, int) else 0
 
     def outcome(self) -> dict[str, Any] | None:
         """The sealed outcome; its MAC is checked where the data folder has the journal key."""
+        return self._opened(OUTCOME, domain_outcome(self.session_id, self.generation))
+
+    def pruned(self) -> Pruned | None:
+        """What pruning has left; None of a life that was not pruned. Its MAC is checked like that of the outcome.
+
+        Raises:
+            CommandError: it is none that pruning writes.
+        """
+        payload = self._opened(PRUNED, domain_pruned(self.session_id, self.generation))
         try:
-            data = self.evidence.read(OUTCOME)
+            return None if payload is None else Pruned.model_validate(payload)
+        except ValidationError as error:
+            raise CommandError(f"{PRUNED} is no note of a prune: {first_error(error)}", Code.USAGE) from None
+
+    def _opened(self, name: str, domain: str) -> dict[str, Any] | None:
+        try:
+            data = self.evidence.read(name)
         except FileNotFoundError:
             return None
         if keys := self.journal_keys():
-            domain = domain_outcome(self.session_id, self.generation)
             payload = open_envelope(data, keys=keys, domain=domain, index=None)
         else:
             payload = parse_envelope(data).payload
         return payload if isinstance(payload, dict) else None
+
+    def _pruned_at(self) -> int:
+        try:
+            pruned = self.pruned()
+        except (OSError, EvidenceError, CommandError):
+            return 0
+        return 0 if pruned is None else pruned.closed_at
 
     def journal_keys(self) -> list[bytes]:
         """The journal key, where the data folder has it."""

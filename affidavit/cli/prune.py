@@ -15,13 +15,25 @@ import typer
 
 from affidavit.cli.connecting import connect
 from affidavit.cli.evidence import KEYS, store_in
-from affidavit.cli.output import DATA_DIR, AsJson, Code, CommandError, DataDir, emit, given_path, line, note
+from affidavit.cli.output import (
+    DATA_DIR,
+    AsJson,
+    Code,
+    CommandError,
+    DataDir,
+    StorePlace,
+    emit,
+    given_path,
+    given_place,
+    line,
+    note,
+)
 from affidavit.errors import AffidavitUnavailable
 from affidavit.evidence.keys import JOURNAL_KEY_FILE, read_secret_file
 from affidavit.evidence.scalars import iso_ms
 from affidavit.evidence.text import printable
 from affidavit.pruning import Ended, Left, Pruner, Stem
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.place import StoreUrl, open_erasable_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -30,6 +42,7 @@ BUS_NOTE: Final = "events on the bus stay: how long it keeps them is its own aff
 HISTORY_NOTE: Final = (
     "Temporal's history holds the steps too, until its retention ends or the sessions are pruned whole"
 )
+VERSIONS_NOTE: Final = "a bucket that keeps versions keeps what was erased too, until its lifecycle rules expire it"
 FULL_NOTE: Final = "with content `full` the events hold content, and stay because the chain is made of them"
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -87,23 +100,26 @@ def prune(
         ),
     ] = None,
     data_dir: DataDir = DATA_DIR,
+    store: StorePlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Erase the evidence of sessions that have ended, and their executions with it.
 
     Receipts stay, and of each life a sealed note that it was and how it ended, so that its id is refused as before. A
-    repeat finds nothing; one that died half-way is finished by the next. Records on the bus stay.
+    repeat finds nothing; one that died half-way is finished by the next. Records on the bus stay. With --store the data
+    folder is not looked at, nor a key in it.
     """
     if captures_only and receipts:
         raise CommandError("--receipts goes with whole sessions, not with --captures-only", Code.USAGE)
+    place = given_place(store)
     own = data_dir / KEYS / JOURNAL_KEY_FILE
-    given = list(journal_key or ()) or ([own] if own.exists() else [])
+    given = list(journal_key or ()) or ([own] if place is None and own.exists() else [])
     if not given:
         raise CommandError(
             "the journal key is needed, to tell an outcome that is authentic (--journal-key)", Code.USAGE
         )
     pruner = Pruner(
-        DirectoryStore(store_in(data_dir), create=False),
+        open_erasable_store(store_in(data_dir) if place is None else place),
         [read_secret_file(path) for path in given],
         closed_before_ms=closed_before,
         now_ms=time.time_ns() // 1_000_000,
@@ -115,6 +131,8 @@ def prune(
         emit({"dry_run": dry_run, "captures_only": captures_only, **asdict(done), "bus": BUS_NOTE})
     else:
         _show(done, dry_run=dry_run, captures_only=captures_only)
+        if isinstance(place, StoreUrl):
+            note(VERSIONS_NOTE)
     raise typer.Exit(Code.FAILED if done.left else Code.OK)
 
 

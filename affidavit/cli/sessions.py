@@ -39,6 +39,7 @@ from affidavit.evidence.layout import OUTCOME, RECEIPT
 from affidavit.evidence.receipt import to_bytes
 from affidavit.evidence.scalars import iso_ms
 from affidavit.evidence.text import printable
+from affidavit.pruned import Pruned
 from affidavit.stores.place import Place
 from affidavit.validation import first_error
 
@@ -54,9 +55,10 @@ class _Look:
     view: SessionView | None = None
     outcome: SessionOutcome | None = None
     namespace: str = ""
+    pruned: Pruned | None = None
 
     def document(self) -> dict[str, Any]:
-        found = {"view": self.view, "outcome": self.outcome}
+        found = {"view": self.view, "outcome": self.outcome, "pruned": self.pruned}
         dumped = {name: each.model_dump(mode="json", exclude_none=True) for name, each in found.items() if each}
         return {"source": self.source, **dumped}
 
@@ -68,10 +70,24 @@ class _Look:
                 line("")
                 line("outcome", "bold")
             show_outcome(self.outcome)
+        if self.pruned is not None:
+            pairs(
+                {
+                    "session": self.pruned.session_id,
+                    "generation": self.pruned.generation,
+                    "status": self.pruned.status,
+                    "mode": self.pruned.mode,
+                    "ended": iso_ms(self.pruned.closed_at),
+                    "pruned": f"{iso_ms(self.pruned.erased_at)}: its evidence was erased on purpose",
+                }
+            )
 
 
 def show(session: SessionId, data_dir: DataDir = DATA_DIR, store: StorePlace = None, as_json: AsJson = False) -> None:
-    """Show a session as it stands, and how it ended; one that Temporal does not know from its sealed outcome."""
+    """Show a session as it stands, and how it ended; one that Temporal does not know from its sealed outcome.
+
+    One that was pruned is shown from the note that prune has left.
+    """
     checked_session(session)
     try:
         look = asyncio.run(_asked(session))
@@ -102,6 +118,9 @@ async def _asked(session: str) -> _Look:
 def _sealed(session: str, data_dir: Path, store: Place | None, error: Exception) -> _Look:
     life = find(session, None, [data_dir], store)
     sealed = life.outcome() if life else None
+    if life is not None and sealed is None and (pruned := life.pruned()) is not None:
+        note(f"from what prune has left in {life.shown_folder}")
+        return _Look("evidence store", pruned=pruned)
     if life is None or sealed is None:
         asked, code = explained(error) or (str(error), Code.FAILED)
         if isinstance(error, SessionNotFound):

@@ -15,6 +15,7 @@ from uuid import uuid4
 from affidavit.buslog import BusLogReader
 from affidavit.doctor.places import Places
 from affidavit.doctor.report import Verdict
+from affidavit.doctor.stores import object_store
 from affidavit.stores.errors import EvidenceStoreMismatch
 from affidavit.stores.local import DirectoryStore
 from affidavit.version import VERSION
@@ -29,7 +30,7 @@ def store(places: Places) -> Verdict:
     """That evidence can be created here as the store creates it: written, synced, linked under its name."""
     place = places.store
     if place.elsewhere:
-        return Verdict("not checked", "the evidence store is no directory")
+        return object_store(place)
     if not place.path.is_dir():
         if place.setting is None:
             return Verdict("not checked", "no evidence store on this machine", CHOOSE.format("AFFIDAVIT_STORE"))

@@ -14,6 +14,7 @@ from affidavit.evidence.keys import JOURNAL_KEY_FILE, PUBLIC_FILE, SEED_FILE
 
 STORE: Final = "AFFIDAVIT_STORE"
 BUS: Final = "AFFIDAVIT_BUS"
+KAFKA: Final = "AFFIDAVIT_KAFKA_BOOTSTRAP"
 ROLES: Final = "AFFIDAVIT_ROLES"
 JOURNAL_KEY_FILES: Final = "AFFIDAVIT_JOURNAL_KEY_FILES"
 JOURNAL_KEY: Final = "AFFIDAVIT_JOURNAL_KEY"
@@ -53,6 +54,8 @@ class Places:
     seed: Place | None
     public_keys: Place | None
     signs: bool
+    kafka: bool = False
+    """Whether events go to Kafka, and not to `bus`."""
     journal_key: str | None = field(default=None, repr=False)
     seed_text: str | None = field(default=None, repr=False)
 
@@ -69,6 +72,7 @@ class Places:
             journal_keys=(Place(str(keys / JOURNAL_KEY_FILE)),) if own_keys else tuple(files),
             seed=(Place(str(keys / SEED_FILE)) if own_seed else _named(environment, SEED_FILE_VARIABLE)),
             public_keys=_named(environment, PUBLIC_KEYS) or (Place(str(keys / PUBLIC_FILE)) if own_seed else None),
+            kafka=bool(environment.get(KAFKA)),
             signs="signing" in environment.get(ROLES, "session,signing").replace(",", " ").split(),
             journal_key=environment.get(JOURNAL_KEY) or None,
             seed_text=environment.get(SEED) or None,

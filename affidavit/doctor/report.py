@@ -12,7 +12,7 @@ from affidavit.buslog import BusLogError
 from affidavit.errors import AffidavitError
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.text import printable
-from affidavit.stores.errors import IntegrityError, TransientError
+from affidavit.stores.errors import IntegrityError, StorePlaceError, StoreUnfit, TransientError
 
 LIMIT_S: Final = 10.0
 TEXT_CHARS: Final = 400
@@ -20,7 +20,15 @@ TEXT_CHARS: Final = 400
 Status = Literal["ok", "warning", "failed", "not checked"]
 T = TypeVar("T")
 
-_WORDED: Final = (AffidavitError, EvidenceError, BusLogError, IntegrityError, TransientError)
+_WORDED: Final = (
+    AffidavitError,
+    EvidenceError,
+    BusLogError,
+    IntegrityError,
+    StorePlaceError,
+    StoreUnfit,
+    TransientError,
+)
 """Errors of our own: one line each, foreign text escaped, and never a secret in it."""
 
 

@@ -16,8 +16,9 @@ from affidavit.activity_api import OpenResult
 from affidavit.client import SessionClient
 from affidavit.doctor.places import Places
 from affidavit.doctor.report import Verdict, in_thread
+from affidavit.doctor.stores import store_of
 from affidavit.evidence.text import printable
-from affidavit.stores.local import DirectoryStore
+from affidavit.stores.errors import StorePlaceError, StoreUnfit, TransientError
 
 CALL: Final = timedelta(seconds=8)
 LOOKED_AT: Final = 100
@@ -56,9 +57,12 @@ class SessionChecks:
 
     async def same_store(self, places: Places) -> Verdict:
         """That the newest session was opened in the store of this machine: all workers must share one."""
-        if places.store.elsewhere or not places.store.path.is_dir():
+        if not places.store.elsewhere and not places.store.path.is_dir():
             return Verdict("not checked", "no evidence store on this machine")
-        here = await in_thread(lambda: DirectoryStore(places.store.path, create=False).store_id)
+        try:
+            here = await in_thread(lambda: store_of(places.store).store_id)
+        except (StorePlaceError, StoreUnfit, TransientError):
+            return Verdict("not checked", "this machine's evidence store cannot be read")
         async for session in self._listed(self._of_ours, NAMED):
             opened = await self._opened(session)
             if opened is None:

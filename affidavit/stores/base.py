@@ -89,6 +89,8 @@ class ErasableStore(EvidenceStore, Protocol):
     def delete(self, name: str) -> bool:
         """Erases an object, durably; on a disk also what a killed creator left beside it, and emptied directories.
 
+        A bucket that keeps versions keeps them: what they hold goes when its own lifecycle rules say so.
+
         Args:
             name: Of the object, below `sessions/`; any other raises `ValueError`.
 
@@ -106,6 +108,14 @@ def split_name(name: str) -> list[str]:
     segments = name.split("/")
     if not all(is_segment(segment) for segment in segments):
         raise ValueError(f"not a name for an object: {printable(name)}")
+    return segments
+
+
+def split_erasable(name: str) -> list[str]:
+    """Returns the segments of the name of an object that may be erased. Raises `ValueError` for any other."""
+    segments = split_name(name)
+    if segments[0] != ERASABLE or len(segments) == 1:
+        raise ValueError(f"not below {ERASABLE}/, so it is never erased: {base_name(name)}")
     return segments
 
 

@@ -13,7 +13,6 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from affidavit.stores.base import (
-    ERASABLE,
     STORE_ID_NAME,
     ObjectExists,
     ObjectMissing,
@@ -21,6 +20,7 @@ from affidavit.stores.base import (
     is_segment,
     new_store_id,
     read_store_id,
+    split_erasable,
     split_name,
     split_prefix,
 )
@@ -93,9 +93,7 @@ class DirectoryStore:
 
     def delete(self, name: str) -> bool:
         """See `ErasableStore.delete`. A symlink in the place of an object is removed, not what it leads to."""
-        *parents, base = split_name(name)
-        if parents[:1] != [ERASABLE]:
-            raise ValueError(f"not below {ERASABLE}/, so it is never erased: {base_name(name)}")
+        *parents, base = split_erasable(name)
         try:
             with _directories(self._root, parents) as directories:
                 _sweep(directories[-1])

@@ -24,10 +24,11 @@ from affidavit.stores.base import (
     is_segment,
     new_store_id,
     read_store_id,
+    split_erasable,
     split_name,
     split_prefix,
 )
-from affidavit.stores.errors import StorePlaceError, StoreUnavailable, StoreUnfit
+from affidavit.stores.errors import EvidenceStoreMismatch, StorePlaceError, StoreUnavailable, StoreUnfit
 from affidavit.stores.faults import bucket_is_gone, translated
 from affidavit.stores.place import HTTP_VARIABLE, StoreOptions, StoreUrl
 
@@ -41,7 +42,7 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", 
 
 
 class ObjectStore:
-    """An `EvidenceStore` of objects below one prefix of one bucket.
+    """An `ErasableStore` of objects below one prefix of one bucket.
 
     An object is created by a put that the store itself refuses where the name is taken (`If-None-Match: *`), so of
     several creators one wins, wherever they run. A put whose answer was lost is simply made again: it then finds
@@ -97,6 +98,19 @@ class ObjectStore:
         except FileNotFoundError:
             raise ObjectMissing(name) from None
 
+    def delete(self, name: str) -> bool:
+        """See `ErasableStore.delete`. Of several that erase one object at once, more than one may hear True."""
+        split_erasable(name)
+        # Looked for first: an object store answers the same whether there was anything to erase or not.
+        if self.size(name) is None:
+            return False
+        try:
+            with _told(name):
+                obstore.delete(self._store, name)
+        except FileNotFoundError:  # some stores do tell
+            return False
+        return True
+
     def size(self, name: str) -> int | None:
         """Returns the size of an object in bytes, None where there is none."""
         split_name(name)
@@ -151,6 +165,27 @@ class ObjectStore:
         """See `EvidenceStore.store_id`."""
         return read_store_id(self)
 
+    def check_writable(self) -> None:
+        """That these credentials may put, and that the store refuses to overwrite; changes nothing and leaves nothing.
+
+        What is put is the store's own id, which stands there, so no right to erase is needed. That there is room, or
+        leave for other names, it does not tell.
+
+        Raises:
+            StoreUnfit: it overwrites what it should only create.
+            StoreDenied, StoreUnavailable, EvidenceStoreMismatch: as they say.
+        """
+        try:
+            standing = self.read(STORE_ID_NAME)
+        except ObjectMissing:
+            raise EvidenceStoreMismatch(f"{STORE_ID_NAME} is gone from the evidence store") from None
+        try:
+            # A store that does not know the condition ignores it. Then this has put what was there.
+            self._put(STORE_ID_NAME, standing)
+        except AlreadyExistsError:
+            return
+        raise StoreUnfit("the store overwrites objects: it does not honour If-None-Match, so it cannot keep evidence")
+
     def _size(self, name: str) -> int:
         try:
             with _told(name):
@@ -161,13 +196,7 @@ class ObjectStore:
     def _make(self) -> None:
         with suppress(ObjectExists):
             self.create(STORE_ID_NAME, new_store_id())
-        standing = self.read(STORE_ID_NAME)
-        try:
-            # A store that does not know the condition ignores it. Then this has put what was there.
-            self._put(STORE_ID_NAME, standing)
-        except AlreadyExistsError:
-            return
-        raise StoreUnfit("the store overwrites objects: it does not honour If-None-Match, so it cannot keep evidence")
+        self.check_writable()
 
     def _create_from(self, name: str, source: BinaryIO) -> bool:
         # Looked for first: a repeat would carry megabytes there in vain.

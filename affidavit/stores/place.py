@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
-from affidavit.stores.base import EvidenceStore, is_segment
+from affidavit.stores.base import ErasableStore, EvidenceStore, is_segment
 from affidavit.stores.errors import StorePlaceError
 from affidavit.stores.local import DirectoryStore
 
@@ -104,12 +104,13 @@ def place_of(text: str) -> Place:
     return StoreUrl.parse(text) if "://" in text else Path(text)
 
 
-def open_store(place: Place | str, *, create: bool = True) -> EvidenceStore:
+def open_store(place: Place | str, *, create: bool = True, options: StoreOptions | None = None) -> EvidenceStore:
     """Opens the evidence store at a place.
 
     Args:
         place: a directory, or the URL of an object store.
         create: whether it may be a new one; a client that shares a worker's store says no.
+        options: how an object store is reached; by default as the environment says.
 
     Raises:
         StorePlaceError: the place, or the environment's options for it, are not usable.
@@ -118,8 +119,15 @@ def open_store(place: Place | str, *, create: bool = True) -> EvidenceStore:
         IntegrityError: its id is damaged.
         OSError, TransientError: it cannot be reached, made or written.
     """
-    if isinstance(place, str):
-        place = place_of(place)
+    return _opened(place_of(place) if isinstance(place, str) else place, create=create, options=options)
+
+
+def open_erasable_store(place: Place) -> ErasableStore:
+    """Opens a store that exists, for pruning, which alone may erase. Raises as `open_store`."""
+    return _opened(place, create=False)
+
+
+def _opened(place: Place, *, create: bool, options: StoreOptions | None = None) -> ErasableStore:
     if isinstance(place, Path):
         return DirectoryStore(place, create=create)
     try:
@@ -127,7 +135,7 @@ def open_store(place: Place | str, *, create: bool = True) -> EvidenceStore:
         from affidavit.stores.object import ObjectStore
     except ModuleNotFoundError as error:
         raise StorePlaceError(f"an object store needs the s3 extra (affidavit[s3]): no {error.name}") from None
-    return ObjectStore(place, options=StoreOptions.from_environment(), create=create)
+    return ObjectStore(place, options=options or StoreOptions.from_environment(), create=create)
 
 
 def _seconds(text: str | None) -> float:

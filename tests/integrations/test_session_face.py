@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from affidavit.client import SessionHandle
+from affidavit.client import SessionClient, SessionHandle
 from affidavit.errors import InvalidStep, SessionNotFound, SessionRefused, ToolBlocked
+from affidavit.granting import Grants
 from affidavit.ids import session_id_for
-from affidavit.sync import SyncSession, SyncSessionClient
+from affidavit.sync import SyncGrants, SyncSession, SyncSessionClient
 from tests.support.agents import recorded
+from tests.support.grants import book as book
 from tests.support.oracle import attested
 from tests.support.rig import AGENT, Rig, actions
 from tests.support.transport import call
@@ -24,6 +26,9 @@ from workers.devserver import DevServer
 
 SAME = {"record", "submit", "flush", "admit", "refresh_identity", "reset_breaker", "close", "cancel", "result"}
 SAME |= {"receipt", "promote", "view", "terminal_state", "tool", "reporter"}
+SAME |= {"recent_events", "count_events", "await_event", "events", "watch", "request_cancel", "request_abandon"}
+SAME |= {"set_external_ref", "set_wait", "clear_wait", "wake", "wakes_after", "ack_wake", "trajectory_ref"}
+WAITING = {"result", "await_event"}
 
 
 # -- blocks -----------------------------------------------------------------------------------------------
@@ -267,8 +272,82 @@ def test_the_sync_session_has_what_the_asynchronous_one_has() -> None:
     public = {name for name in dir(SyncSession) if not name.startswith("_")}
     assert public >= SAME
     for name in SAME - {"tool", "reporter", "admit"}:
-        theirs = inspect.signature(getattr(SessionHandle, name))
-        assert inspect.signature(getattr(SyncSession, name)) == theirs, name
+        _same(SyncSession, SessionHandle, name, bounded=name in WAITING)
+
+
+def test_the_sync_client_has_what_the_asynchronous_one_has() -> None:
+    for name in ("open", "session", "handle", "process", "promote", "terminal_state", "await_terminal"):
+        _same(SyncSessionClient, SessionClient, name, bounded=name == "await_terminal")
+    for name in ("grant", "revoke", "transfer", "delete_holder", "list", "holders", "holds", "check", "deleted"):
+        _same(SyncGrants, Grants, name)
+
+
+def _same(ours: type, theirs: type, name: str, *, bounded: bool = False) -> None:
+    """The same arguments; whoever waits in a thread may bound the wait."""
+    mine = dict(inspect.signature(getattr(ours, name)).parameters)
+    assert (mine.pop("timeout", None) is not None) is bounded, name
+    assert mine == dict(inspect.signature(getattr(theirs, name)).parameters), name
+
+
+async def test_p_a_thread_follows_controls_and_awaits_a_session(
+    running: Rig, sync_client: SyncSessionClient, sync_session: SyncSession
+) -> None:
+    def work() -> None:
+        other = sync_client.process(sync_session.session_id)
+        sync_session.set_wait(kind="approval", name="manager")
+        assert sync_session.view().waiting is not None
+        sync_session.clear_wait()
+        assert other.set_external_ref("ticket-17") == "ticket-17"
+        assert [event.action for event in other.events()] == ["opened", "waiting", "resumed"]
+        assert [event.action for event in other.events(action="waiting")] == ["waiting"]
+        assert (other.count_events("waiting"), other.recent_events(1)[0].action) == (1, "resumed")
+        feed = other.watch(other.recent_events(2)[0].cursor)
+        assert next(feed).action == "resumed"
+        feed.close()
+        assert other.terminal_state() is None
+        with pytest.raises(TimeoutError):
+            other.await_event("cancel_requested", timeout=0.2)
+        with pytest.raises(TimeoutError):
+            sync_client.await_terminal(sync_session.session_id, timeout=0.2)
+        assert other.request_cancel("enough").reason == "enough"
+        event = other.await_event("cancel_requested", timeout=60)
+        assert event is not None
+        assert sync_client.await_terminal(sync_session.session_id, timeout=60).status == "cancelled"
+        assert other.result().reason == "enough"
+
+    await asyncio.to_thread(work)
+
+
+async def test_p18_a_thread_wakes_a_session_and_acknowledges(running: Rig, sync_client: SyncSessionClient) -> None:
+    def work() -> None:
+        with sync_client.session({"agent": AGENT}) as woken, sync_client.session({"agent": AGENT}) as waking:
+            waking.wake({"say": "go on"}, woken.session_id)
+            event = woken.await_event("wake", timeout=60)
+            assert event is not None
+            (note,) = woken.wakes_after().wakes
+            assert (note.input, note.sequence) == ({"say": "go on"}, event.sequence)
+            woken.ack_wake(note.sequence)
+            woken.flush()
+            assert woken.wakes_after().wakes == []
+
+    await asyncio.to_thread(work)
+
+
+async def test_p15_a_thread_grants_and_revokes(running: Rig, book: str, sync_client: SyncSessionClient) -> None:
+    def work() -> None:
+        grants = sync_client.grants
+        assert grants.grant("holder-t", "s-1", "s-2", descriptor="both") == 2
+        assert [grant.session_id for grant in grants.list("holder-t")] == ["s-1", "s-2"]
+        assert (grants.holds("holder-t", "s-1"), grants.holds("holder-t", "s-3")) == (True, False)
+        assert grants.transfer("holder-t", "holder-u", "s-1") == 1
+        assert [grant.holder for grant in grants.holders("s-1")] == ["holder-u"]
+        assert grants.revoke("holder-t", "s-2") == 1
+        with pytest.raises(SessionRefused):
+            grants.check("holder-t", "s-2")
+        assert grants.delete_holder("holder-u").revoked == ["s-1"]
+        assert grants.deleted("holder-u")
+
+    await asyncio.to_thread(work)
 
 
 async def test_an_asynchronous_tool_reports_to_a_session_for_threads(running: Rig, sync_session: SyncSession) -> None:

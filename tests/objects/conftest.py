@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from affidavit.stores.base import EvidenceStore
+from affidavit.stores.base import ErasableStore
 from affidavit.stores.local import DirectoryStore
 from affidavit.stores.object import ObjectStore
 from tests.support.s3server import PATIENT, S3Server, find_weed, fresh_url, s3_server
@@ -36,7 +36,7 @@ def s3_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 @pytest.fixture(params=["directory", "object store"])
-def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], EvidenceStore]:
+def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], ErasableStore]:
     """Opens the same store again and again, as processes of their own would."""
     if request.param == "directory":
         return lambda: DirectoryStore(tmp_path / "evidence")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from activities.sealed import SealedEvidence
 from activities.trajectory import TrajectoryActivity
 from affidavit.cli.app import run
 from affidavit.evidence.keys import generate
+from affidavit.evidence.scalars import session_stem
 from affidavit.stores.local import DirectoryStore
+from affidavit.stores.place import open_store
 from tests.support.s3server import S3Server, fresh_url
 from tests.support.stored import StoredSession
+from workers.devserver import DevServer
 
 SESSION = "session-1"
 STEPS: list[dict[str, Any]] = [
@@ -114,3 +118,67 @@ def test_g6_an_audit_finds_the_same_on_a_disk_and_in_a_bucket(
     assert on_disk == in_bucket
     kinds = sorted(finding["kind"] for finding in on_disk["findings"])
     assert kinds == ["differs", "gap", "misplaced", "misplaced", "misplaced", "missing", "orphan_captures"]
+
+
+LATER = "2100-01-01"
+
+
+def below(place: str) -> list[str]:
+    """Names of all objects of a store, without its id."""
+    return [name for name in open_store(place, create=False).list("") if name != "store.id"]
+
+
+def test_p19_prune_erases_the_same_on_a_disk_and_in_a_bucket(
+    evidence: Evidence, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (generation,) = (path.name for path in (evidence.root / "sessions").glob("*/*"))
+    prefix = f"sessions/{session_stem(SESSION)}/{generation}"
+    captures = [f"{prefix}/captures/00000000000{number}.ndjson" for number in (0, 1, 2)]
+    on_disk, in_bucket = evidence.places()
+    assert set(captures) <= set(below(in_bucket))
+
+    def pruned(place: str, *options: str, code: int = 0) -> dict[str, Any]:
+        key = ("--journal-key", str(evidence.key))
+        printed = told(capsys, "prune", "--closed-before", LATER, "--json", "--store", place, *key, *options, code=code)
+        document: dict[str, Any] = json.loads(printed)
+        return document
+
+    for place in (in_bucket, on_disk):
+        before = below(place)
+        said = pruned(place, "--captures-only", "--dry-run")
+        assert (said["objects"], below(place)) == (len(captures) + 1, before)
+        said = pruned(place, "--captures-only")
+        assert [each["session_id"] for each in said["pruned"]] == [SESSION]
+        assert said["objects"] == len(captures) + 1
+        gone = {*captures, f"{prefix}/trajectory.json"}
+        assert below(place) == sorted({*before, f"{prefix}/erased.json"} - gone)
+        assert pruned(place, "--captures-only")["objects"] == 0
+        assert told(capsys, "audit", "--store", place, "--journal-key", str(evidence.key)).endswith("audit: CLEAN\n")
+
+
+async def test_p19_whole_sessions_are_pruned_in_a_bucket(
+    evidence: Evidence, server: DevServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
+    (generation,) = (path.name for path in (evidence.root / "sessions").glob("*/*"))
+    _, place = evidence.places()
+    arguments = ("prune", "--closed-before", LATER, "--store", place, "--journal-key", str(evidence.key))
+    said = await asyncio.to_thread(told, capsys, *arguments)
+    assert said.splitlines()[-1].startswith("pruned: 1 generations, ")
+    assert below(place) == [f"sessions/{session_stem(SESSION)}/{generation}/pruned.json"]
+    assert (await asyncio.to_thread(told, capsys, *arguments)).splitlines() == [
+        "pruned: 0 generations, 0 objects, 0 executions"
+    ]
+    assert "1 pruned" in told(capsys, "audit", "--store", place, "--journal-key", str(evidence.key))
+
+
+def test_p19_a_store_that_is_named_is_pruned_with_a_key_that_is_named(
+    evidence: Evidence, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not with the one of a data folder that happens to be here."""
+    generate(tmp_path / ".affidavit/keys")
+    for place in evidence.places():
+        before = below(place)
+        assert run(["prune", "--closed-before", LATER, "--store", place]) == 2
+        assert "--journal-key" in capsys.readouterr().err
+        assert below(place) == before

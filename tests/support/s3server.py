@@ -23,6 +23,8 @@ from workers.devserver import LOOPBACK, _die_with_parent
 
 ACCESS_KEY = "AKIDEVIDENCETESTS"
 SECRET_KEY = "planted-secret-of-the-object-store"
+READER_KEY = "AKIDEVIDENCEREADER"
+"""Of an auditor, who may read and list alone; the secret is the same."""
 BUCKET = "tests-bucket"
 START_LIMIT_S = 60.0
 
@@ -73,12 +75,12 @@ class S3Server:
         if not self.ports:
             self.ports = dict(zip((*_PORTS, "s3.port", "s3.port.grpc"), _free_ports(8), strict=True))
         (self.root / "data").mkdir(parents=True, exist_ok=True)
-        identity = {
-            "name": "worker",
-            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-            "actions": ["Admin", "Read", "Write", "List"],
-        }
-        (self.root / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        rights = {ACCESS_KEY: ["Admin", "Read", "Write", "List"], READER_KEY: ["Read", "List"]}
+        identities = [
+            {"name": key, "credentials": [{"accessKey": key, "secretKey": SECRET_KEY}], "actions": actions}
+            for key, actions in rights.items()
+        ]
+        (self.root / "s3.json").write_text(json.dumps({"identities": identities}))
         with (self.root / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [

@@ -69,7 +69,9 @@ async def test_i6_a_whole_session_leaves_no_plain_text_and_a_valid_receipt(rig: 
     assert rig.payloads(session.session_id)
     assert ID_A.encode() in text
     assert PLANTED.encode() not in text
-    assert b"triage" not in text  # the agent's charter, in summary and details
+    # The agent's charter is in summary and details, which are sealed, and alone in a search attribute, which is not.
+    assert b"triage" not in text.replace(b'"triage"', b"")
+    assert b"agent-7" not in text
     assert outcome.receipt is not None
     assert outcome.receipt["receipt_id"].encode() not in text
     # What was planted is in the evidence, so it was there to be found.

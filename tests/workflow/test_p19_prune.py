@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from affidavit import contract
 from affidavit.cli import run as command
 from affidavit.client import SessionHandle
-from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionRefused
+from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionPruned, SessionRefused
 from affidavit.stores.local import DirectoryStore
 from tests.support.bare import Bare, asked, call, said
 from tests.support.grants import book as book
@@ -159,6 +160,74 @@ async def test_p19_a_pruned_id_is_refused_as_before(running: Rig, cli: Prune) ->
     second = await running.client.open({"agent": AGENT}, session_id="good", reopen=True)
     assert (await second.close()).status == "closed"
     assert len(lives(running, "good")) == 2
+
+
+async def test_p19_of_a_pruned_session_is_told_how_it_ended(running: Rig, cli: Prune) -> None:
+    """Nobody waits for it, and no command ends in a traceback."""
+    first = await signed(running, "told")
+    ended = await first.close()
+    assert (await cli("prune", "--closed-before", LATER))[0] == 0
+
+    async def gone() -> bool:
+        return await forgotten(running, "told")
+
+    await eventually(gone, bool, within=LIMIT_S)
+    process = running.client.process("told")
+
+    async def listed() -> list[object]:
+        return [each async for each in process.events()]
+
+    async def watched() -> list[object]:
+        return [each async for each in process.watch()]
+
+    asked: list[Callable[[], Awaitable[object]]] = [
+        lambda: running.client.await_terminal("told"),
+        lambda: running.client.terminal_state("told"),
+        lambda: running.client.process("told", ended.generation).result(),
+        lambda: running.client.process("told", ended.generation).recent_events(),
+        lambda: running.client.process("told", ended.generation).await_event("closed"),
+        lambda: running.client.process("told", ended.generation).count_events("opened"),
+        process.recent_events,
+        lambda: process.await_event("closed"),
+        lambda: process.count_events("opened"),
+        listed,
+        watched,
+        running.client.handle("told").close,
+    ]
+    for ask in asked:
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(
+                SessionPruned, match=r"^session told ended closed at 20\d\d-\S+ and was pruned at "
+            ) as told:
+                await ask()
+        assert (told.value.status, told.value.generation) == ("closed", ended.generation)
+
+    code, shown = await cli("show", "told", "--json")
+    document, _ = json.JSONDecoder().raw_decode(shown)  # a note on standard error follows
+    assert (code, document["source"], document["pruned"]["status"]) == (0, "evidence store", "closed")
+    code, shown = await cli("show", "told")
+    assert (code, "its evidence was erased on purpose" in shown) == (0, True)
+    for arguments in (
+        ("wait", "told"),
+        ("tail", "told"),
+        ("tail", "told", "--follow"),
+        ("wait", "told", "--timeout", "1m"),
+    ):
+        code, printed = await cli(*arguments)
+        assert (code, printed.count("\n"), printed.startswith("error: session told ended closed at ")) == (1, 1, True)
+
+    # A later life of the id is one like any other, also when both are gone from Temporal.
+    second = await running.client.open({"agent": AGENT}, session_id="told", reopen=True)
+    assert await running.client.terminal_state("told") is None
+    later = await second.close()
+    assert (await running.client.await_terminal("told")).generation == later.generation
+    with pytest.raises(SessionPruned):
+        await running.client.process("told", ended.generation).result()
+    assert (await cli("prune", "--closed-before", LATER))[0] == 0
+    await eventually(gone, bool, within=LIMIT_S)
+    with pytest.raises(SessionPruned) as told:
+        await running.client.await_terminal("told")
+    assert told.value.generation == later.generation
 
 
 async def test_p19_after_captures_only_every_receipt_and_chain_still_verifies(

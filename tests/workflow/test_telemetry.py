@@ -10,9 +10,10 @@ import pytest
 import pytest_asyncio
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
 
 from affidavit.contract import SIGNAL_RECORD
+from affidavit.errors import SessionRefused
 from tests.support.halves import store_of
 from tests.support.measured import Measured, measured, tree
 from tests.support.oracle import attested
@@ -161,6 +162,41 @@ async def test_c2_refusals_are_counted_by_stage_and_once_without_a_cache(uncache
         await session.record({"kind": "model_response", "attempt_id": first.attempt_id, "text": "x"})
         await session.close()
         assert uncached.count("affidavit_refused") == 5
+
+
+async def test_a_refusal_inside_a_handler_is_counted_once_without_a_cache(uncached: Measured) -> None:
+    """It stands in the history, so every later task meets it again; Temporal's own meter is silent then."""
+    rig = uncached.rig
+    async with uncached.worker():
+        session = await rig.open(event_types={"paid": {"type": "object", "required": ["cents"]}})
+        with pytest.raises(SessionRefused) as refused:
+            await session.submit({"kind": "event", "type": "paid", "payload": {}})
+        assert refused.value.type == "EventRefused"
+        for _ in range(3):
+            await session.submit(CALL)
+        assert uncached.count("affidavit_refused") == 1
+    async with uncached.worker():
+        await session.submit(CALL)
+        await session.close()
+    assert uncached.count("affidavit_refused") == 1
+
+
+async def test_a_query_that_is_refused_is_no_refused_update(uncached: Measured) -> None:
+    rig = uncached.rig
+    async with uncached.worker():
+        session = await rig.open()
+        workflow = rig.client.temporal.get_workflow_handle(session.session_id)
+        for arguments in ({"generation": "another"}, {"sequence": "none"}):
+            with pytest.raises(WorkflowQueryFailedError):
+                await workflow.query("events_after", arguments)
+        with pytest.raises(WorkflowQueryFailedError):
+            await workflow.query("count_events", {})
+        # An update that is refused in the same way is one.
+        with pytest.raises(WorkflowUpdateFailedError):
+            await workflow.execute_update("set_wait", {})
+        await session.close()
+    assert uncached.values("affidavit_refused", stage="bad_request") == [1]
+    assert uncached.count("affidavit_refused") == 1
 
 
 async def test_a_full_queue_is_counted_apart(product: Measured) -> None:

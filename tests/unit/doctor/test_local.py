@@ -64,7 +64,11 @@ def test_a_store_is_where_the_setting_says(data: Path, tmp_path: Path) -> None:
     status, what = judged(local.store, data, AFFIDAVIT_STORE=str(tmp_path / "gone"))
     assert (status, what) == ("failed", "AFFIDAVIT_STORE names no evidence store that is there")
     assert judged(local.store, tmp_path / "none") == ("not checked", "no evidence store on this machine")
-    assert judged(local.store, data, AFFIDAVIT_STORE="s3://bucket")[0] == "not checked"
+    status, what = judged(local.store, data, AFFIDAVIT_STORE="ftp://planted@host")
+    assert (status, what) == (
+        "failed",
+        "AFFIDAVIT_STORE: an object store's URL starts with one of s3://, gs://, az://",
+    )
     assert not (tmp_path / "none").exists()
 
 
