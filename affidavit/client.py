@@ -198,12 +198,15 @@ class SessionClient:
 
         Raises:
             SessionRefused: the session has not ended, has nothing to attest, or its evidence is not what it was.
+            AffidavitUnavailable: the server did not answer for `retry_timeout` on end.
         """
         try:
             request = PromotionRequest(session_id=session_id, generation=generation)
         except ValidationError as error:
             raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-        with translated(session_id):
+
+        async def attempt() -> PromotionResult:
+            # Made again after an answer was lost, it joins the one that runs, or finds the receipt that stands.
             promotion = await self.temporal.start_workflow(
                 contract.PROMOTION_WORKFLOW,
                 raw_json(encode_json(request.model_dump())),
@@ -213,13 +216,19 @@ class SessionClient:
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 static_summary=f"promotion of {literal(session_id, 128)}",
             )
+            result: PromotionResult = await promotion.result()
+            return result
+
+        async def goes_on() -> bool:
+            return False
+
+        with translated(session_id):
             try:
-                result: PromotionResult = await promotion.result()
+                return await persist(attempt, within=self.retry_timeout, goes_on=goes_on)
             except WorkflowFailureError as error:
                 if isinstance(cause := error.cause, ApplicationError):
                     raise SessionRefused(cause.type or "Refused", cause.message) from error
                 raise SessionFailed(f"promotion of session {printable(session_id)}: {error.cause}") from error
-        return result
 
     @property
     def task_queue(self) -> str:
