@@ -326,8 +326,9 @@ class SessionClient:
 
         Raises:
             SessionRefused: the session has not ended, has nothing to attest, or its evidence is not what it was.
+            AffidavitUnavailable: the server did not answer for `retry_timeout` on end.
         """
-        return await promote(self.temporal, self._task_queue, session_id, generation)
+        return await promote(self.temporal, self._task_queue, session_id, generation, self.retry_timeout)
 
     @property
     def task_queue(self) -> str:

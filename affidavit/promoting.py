@@ -13,17 +13,21 @@ from affidavit.converter import encode_json, raw_json
 from affidavit.errors import SessionFailed, SessionRefused
 from affidavit.evidence.text import printable
 from affidavit.markdown import literal
-from affidavit.rpc import translated
+from affidavit.rpc import persist, translated
 from affidavit.validation import first_error
 
 
-async def promote(temporal: Client, task_queue: str, session_id: str, generation: str) -> PromotionResult:
+async def promote(
+    temporal: Client, task_queue: str, session_id: str, generation: str, retry_timeout: float
+) -> PromotionResult:
     """See `SessionClient.promote`."""
     try:
         request = PromotionRequest(session_id=session_id, generation=generation)
     except ValidationError as error:
         raise SessionRefused(contract.REFUSED_BAD_REQUEST, first_error(error)) from None
-    with translated(session_id):
+
+    async def attempt() -> PromotionResult:
+        # Made again after an answer was lost, it joins the one that runs, or finds the receipt that stands.
         promotion = await temporal.start_workflow(
             contract.PROMOTION_WORKFLOW,
             raw_json(encode_json(request.model_dump())),
@@ -33,10 +37,16 @@ async def promote(temporal: Client, task_queue: str, session_id: str, generation
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"promotion of {literal(session_id, 128)}",
         )
+        result: PromotionResult = await promotion.result()
+        return result
+
+    async def goes_on() -> bool:
+        return False
+
+    with translated(session_id):
         try:
-            result: PromotionResult = await promotion.result()
+            return await persist(attempt, within=retry_timeout, goes_on=goes_on)
         except WorkflowFailureError as error:
             if isinstance(cause := error.cause, ApplicationError):
                 raise SessionRefused(cause.type or "Refused", cause.message) from error
             raise SessionFailed(f"promotion of session {printable(session_id)}: {error.cause}") from error
-    return result

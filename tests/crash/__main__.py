@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
 from affidavit.exiting import leave
 from tests.crash.campaign import campaign
 from tests.crash.stages import STAGES
@@ -24,6 +26,9 @@ def main() -> int:
     parser.add_argument("--stages", nargs="*", default=list(STAGES), choices=STAGES, metavar="STAGE")
     parser.add_argument("--keep", type=Path, help="an empty folder for evidence and logs, which is kept")
     options = parser.parse_args()
+    # What the SDK says of a server that is killed all the time would fill the screen.
+    quiet = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=quiet)))
     with tempfile.TemporaryDirectory() as folder:
         kept = options.keep or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)

@@ -162,6 +162,7 @@ async def kill_server(
                     break
                 await _strike(server, Path(f"{release}{met}"))
                 kills.done[stage] += 1
+                await asyncio.sleep(chance.uniform(1, 4))  # or nobody would get on at all
 
 
 async def _strike(server: Server, release: Path | None) -> None:

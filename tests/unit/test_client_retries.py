@@ -14,6 +14,7 @@ from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeou
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from affidavit.client import SessionClient
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused, SessionStalled
 from affidavit.rpc import persist, translated
 from affidavit.sending import Sender
@@ -202,3 +203,37 @@ def test_a_cancel_of_the_caller_is_no_failure_to_sit_out() -> None:
         assert len(transport.messages) == 1
 
     run(main())
+
+
+class Promotions:
+    """A Temporal client whose server goes away twice: at the start, and while the result is waited for."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.script: list[BaseException | None] = [UNAVAILABLE, None, UNAVAILABLE, None, None]
+
+    async def start_workflow(self, *_: object, **__: object) -> Promotions:
+        self.starts += 1
+        await self.result()
+        return self
+
+    async def result(self) -> str:
+        if (error := self.script.pop(0)) is not None:
+            raise error
+        return "promoted"
+
+
+def test_f8_a_promotion_sits_out_a_server_that_is_away() -> None:
+    temporal = Promotions()
+    client = SessionClient(temporal)  # type: ignore[arg-type]
+    assert run(client.promote("s", "01a22ed7-4581-7070-9935-76e2303e6095")) == "promoted"
+    assert temporal.starts == 3
+
+
+def test_f8_a_promotion_gives_up_in_time() -> None:
+    temporal = Promotions()
+    temporal.script = [UNAVAILABLE] * 1000
+    client = SessionClient(temporal, retry_timeout=30)  # type: ignore[arg-type]
+    with pytest.raises(AffidavitUnavailable):
+        run(client.promote("s", "01a22ed7-4581-7070-9935-76e2303e6095"))
+    assert temporal.starts < 30
