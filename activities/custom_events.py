@@ -29,7 +29,7 @@ from affidavit.evidence.text import printable
 EVENT_S: Final = 1.0
 """Processor time for one event."""
 RECORD_S: Final = 2.0
-"""After so much for one record each event gets `HURRIED_S`: an activity has its time limit, and most events need less."""
+"""After so much for one record an event gets `HURRIED_S`: the activity has its time limit, and most need less."""
 HURRIED_S: Final = 0.02
 
 

@@ -34,6 +34,8 @@ SCHEMAS_KEPT: Final = 256
 _UNITS_A_LOOK: Final = 1000
 """Characters matched times the cost of their pattern, that take as long as one look."""
 _BYTES_A_LOOK: Final = 32
+_COMPARE: Final = ("const", "enum")
+_EACH: Final = ("additionalProperties", "contains", "items", "propertyNames")
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
@@ -133,11 +135,13 @@ def _spend(looks: int) -> None:
     _budget.get().spend(looks)
 
 
-def _bounded(keyword: Keyword, *, compares: bool = False) -> Keyword:
+def _bounded(name: str, keyword: Keyword) -> Keyword:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _spend(1 + (len(value) if isinstance(value, list) else 0))
-        if compares:
+        if name in _COMPARE:
             _spend(len(json.dumps(value)) // _BYTES_A_LOOK)
+        if name in _EACH and isinstance(instance, list | dict):
+            _spend(len(instance) // 2)  # a schema without a keyword, such as true, has no look of its own
         yield from keyword(validator, value, instance, schema) or ()
 
     return bounded
@@ -155,8 +159,5 @@ _OWN: Final[dict[str, Keyword]] = {
 }
 _BOUNDED: Final = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {
-        name: _bounded(keyword, compares=name in ("const", "enum"))
-        for name, keyword in {**Draft202012Validator.VALIDATORS, **_OWN}.items()
-    },
+    {name: _bounded(name, keyword) for name, keyword in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
 )

@@ -251,6 +251,8 @@ def test_p9_a_costly_event_falls_alone() -> None:
     ("schema", "payload"),
     [
         ({"pattern": "(a{1,15}){1,90}b"}, "a" * 100_000),
+        ({"contains": False}, [1] * 200_000),
+        ({"items": {}}, [1] * 200_000),
         ({"items": {"pattern": "[a-z]{1,2000}"}}, ["a" * 9_000] * 10),
         # Each comparison is with 14 KB, and each failure would have the whole payload written down.
         (
