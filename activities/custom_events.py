@@ -1,50 +1,40 @@
-"""Custom events against the JSON Schemas that their session declared (P9), within bounded time.
+"""Custom events against the JSON Schemas that their session declared (P9).
 
-The schema is the opener's and the payload the reporter's, so neither may hold up a worker. Patterns are matched by an
-engine whose time grows with the text alone, and a check gives up after so many looks at a keyword: short schemas exist
-that take an exponential number of them. What is told of a fault is where and which keyword, never a value: in a session
-that keeps digests alone, values go nowhere.
+The schema is the opener's and the payload the reporter's, so neither may hold up a worker, nor fail the activity for
+the events beside it. What is told of a fault is where and which keyword, never a value: in a session that keeps digests
+alone, values go nowhere.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from functools import lru_cache
+import math
+import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend
+from jsonschema.exceptions import SchemaError
 from pydantic_core import SchemaError as PatternError
-from pydantic_core import SchemaValidator, core_schema
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 from temporalio import activity
 from temporalio.common import RawValue
 
-from activities.errors import OpeningRefused
+from activities.errors import OpeningRefused, told_to_temporal
+from activities.event_schemas import Budget, TooCostly, first_error, matcher
 from affidavit.contract import ACTIVITY_CHECK_EVENTS
-from affidavit.event_types import references, subschemas
+from affidavit.event_types import check_event_types, subschemas
 from affidavit.events_api import EventFaults
-from affidavit.evidence.canonical import digest
-from affidavit.evidence.capture import normalise_value
 from affidavit.evidence.text import printable
 
-LOOKS: Final = 50_000
-"""Keywords looked at in one check, at most: about a second."""
-SCHEMAS_KEPT: Final = 256
-
-_left: ContextVar[int] = ContextVar("looks left")
-
-Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+EVENT_S: Final = 1.0
+"""Processor time for one event."""
+RECORD_S: Final = 2.0
+"""After so much for one record an event gets `HURRIED_S`: the activity has its time limit, and most need less."""
+HURRIED_S: Final = 0.02
 
 
-class TooCostly(Exception):
-    """A check would take too long."""
+_Place = tuple[Any, Any]
+"""A key, after the place it is in (None at the top)."""
 
 
 class CustomEventsActivity:
@@ -58,102 +48,81 @@ class CustomEventsActivity:
             schemas: the declared schemas by type; a type that is not among them is undeclared.
             record: the message, read already by the session and so known to be one.
         """
-        declared: dict[str, Any] = json.loads(schemas.payload.data)
-        faults = {}
-        for place, step in enumerate(json.loads(record.payload.data)["steps"]):
-            if step.get("kind") == "event" and (fault := _fault(declared, step)) is not None:
+        with told_to_temporal():
+            return EventFaults(faults=self._faults(json.loads(schemas.payload.data), json.loads(record.payload.data)))
+
+    def _faults(self, declared: dict[str, Any], record: dict[str, Any]) -> dict[int, str]:
+        faults, begun = {}, time.thread_time()
+        for place, step in enumerate(record["steps"]):
+            if step.get("kind") != "event":
+                continue
+            seconds = EVENT_S if time.thread_time() - begun < RECORD_S else HURRIED_S
+            if (fault := _fault(declared, step, seconds)) is not None:
                 faults[place] = fault
-        return EventFaults(faults=faults)
+        return faults
 
 
-def check_declaration(types: Mapping[str, Any]) -> None:
+def check_declaration(types: dict[str, Any]) -> None:
     """That every declared schema is one, and can be used.
 
     Raises:
-        OpeningRefused: the first that is not.
+        OpeningRefused: the first that is not. Nothing else is raised: an opening that is tried again for what no retry
+            mends would neither fail nor end.
     """
+    try:
+        check_event_types(types)
+    except ValueError as error:
+        raise OpeningRefused(f"event type {error}") from None
     for name, schema in types.items():
         try:
             Draft202012Validator.check_schema(schema)
-            _check_references(schema)
             for part in subschemas(schema):
-                if isinstance(pattern := part.get("pattern"), str):
-                    _matcher(pattern)
+                if "pattern" in part:
+                    matcher(part["pattern"])
         except SchemaError as error:
             where = ".".join(str(part) for part in error.absolute_path) or "schema"
             raise OpeningRefused(f"event type {name}: {printable(where)} is no valid {error.validator}") from None
-        except Unresolvable as error:
-            raise OpeningRefused(f"event type {name}: nothing is at {printable(str(error.ref))}") from None
         except PatternError:
             raise OpeningRefused(f"event type {name}: a pattern that cannot be matched in linear time") from None
+        except Exception as error:  # noqa: BLE001 - whatever the library stumbles over, it will again
+            raise OpeningRefused(f"event type {name}: a schema that cannot be read ({type(error).__name__})") from None
 
 
-def _check_references(schema: dict[str, Any]) -> None:
-    resource = DRAFT202012.create_resource(schema)
-    resolver = Registry().with_resource("", resource).resolver()
-    for reference in references(schema):
-        resolver.lookup(reference)
-
-
-def _fault(declared: Mapping[str, Any], step: Mapping[str, Any]) -> str | None:
+def _fault(declared: Mapping[str, Any], step: Mapping[str, Any], seconds: float) -> str | None:
     type_ = str(step.get("type"))
     if type_ not in declared:
         return f"event type {printable(type_)} is not declared"
-    _left.set(LOOKS)
     try:
-        error = next(_validator(json.dumps(declared[type_], sort_keys=True)).iter_errors(step.get("payload")), None)
+        payload = step.get("payload")
+        if (path := _not_finite(payload)) is not None:
+            return f"event {type_}: {_where(path)} is not a finite number"
+        error = first_error(declared[type_], payload, Budget(seconds))
     except (TooCostly, RecursionError):
         return f"event {type_}: the payload is too costly to check against its schema"
+    except Exception as error:  # noqa: BLE001 - it falls alone, the events beside it are judged
+        activity.logger.warning("a custom event could not be checked: %s", type(error).__name__)
+        return f"event {type_} could not be checked against its schema"
     if error is None:
         return None
-    where = ".".join(["payload", *(str(part) for part in error.absolute_path)])
-    return f"event {type_}: {printable(where, 128)} is off its schema ({error.validator})"
+    return f"event {type_}: {_where(list(error.absolute_path))} is off its schema ({error.validator})"
 
 
-@lru_cache(SCHEMAS_KEPT)
-def _validator(schema: str) -> Validator:
-    # An empty registry: nothing is ever fetched.
-    validator: Validator = _BOUNDED(json.loads(schema), registry=Registry())
-    return validator
+def _where(path: list[Any]) -> str:
+    return printable(".".join(["payload", *(str(part) for part in path)]), 128)
 
 
-@lru_cache(SCHEMAS_KEPT)
-def _matcher(pattern: str) -> SchemaValidator:
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-
-
-def _pattern(validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "string") and not _matcher(pattern).isinstance_python(instance):
-        yield ValidationError("does not match")
-
-
-def _unique(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    """Like the library's, but in linear time: equal values have equal canonical forms."""
-    if unique and validator.is_type(instance, "array"):
-        _spend(len(instance))
-        if len({digest(normalise_value(item)) for item in instance}) != len(instance):
-            yield ValidationError("has equal items")
-
-
-def _spend(looks: int) -> None:
-    left = _left.get() - looks
-    if left < 0:
-        raise TooCostly
-    _left.set(left)
-
-
-def _bounded(keyword: Keyword) -> Keyword:
-    def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        _spend(1 + (len(value) if isinstance(value, list) else 0))
-        yield from keyword(validator, value, instance, schema) or ()
-
-    return bounded
-
-
-_BOUNDED: Final = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {
-        name: _bounded(keyword)
-        for name, keyword in {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}.items()
-    },
-)
+def _not_finite(payload: Any) -> list[Any] | None:
+    """Where a number is infinite or none at all: nothing a schema says of numbers can be told of it."""
+    # Each with the way back to the top, which takes no copies.
+    pending: list[tuple[_Place | None, Any]] = [(None, payload)]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            path = []
+            while place is not None:
+                place, key = place
+                path.append(key)
+            return path[::-1]
+        members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        pending.extend(((place, key), member) for key, member in members)
+    return None

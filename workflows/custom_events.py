@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from workflows.messages import read_submission, rejected
 from workflows.refusing import refuse
 
 UNCHECKED = "could not be checked against its schema"
+
+# JSON writes a letter as itself or by its number; no other text is read as the kind.
+_EVENT = re.compile(b'"' + b"".join(b"(?:%c|\\\\u00(?i:%02x))" % (letter, letter) for letter in b"event") + b'"')
 
 
 class CustomEvents:
@@ -39,7 +43,7 @@ class CustomEvents:
         By an ordinary activity: handlers run beside the loop, and local activities that run beside each other may end
         in another order when they are replayed.
         """
-        if b'"event"' not in payload.data:
+        if not _EVENT.search(payload.data):
             return False
         if len(payload.data) <= contract.READ_AT_ONCE_BYTES:
             steps = [item.step for item in read_submission(payload, 0)]

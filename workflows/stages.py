@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from affidavit import contract
@@ -69,8 +69,8 @@ async def embed(request: bytes, *, generation: str, first: int, last: int) -> Em
             retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
             summary="model responses",
         )
-    except ActivityError as error:
-        workflow.logger.warning("embedding failed, not assessed: %s", error.cause)
+    except FailureError as error:
+        workflow.logger.warning("embedding failed, not assessed: %s", _given_up(error))
         return None
     return _opened(contract.ACTIVITY_EMBED, result)
 
@@ -85,8 +85,8 @@ async def check_batch(schemas: RawValue, record: RawValue) -> dict[int, str] | N
             start_to_close_timeout=timedelta(seconds=10),
             retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
         )
-    except ActivityError as error:
-        workflow.logger.warning("events could not be checked: %s", error.cause)
+    except FailureError as error:
+        workflow.logger.warning("events could not be checked: %s", _given_up(error))
         return None
     return result.faults
 
@@ -102,8 +102,8 @@ async def check_submission(schemas: RawValue, record: RawValue) -> dict[int, str
             retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
             summary="custom events",
         )
-    except ActivityError as error:
-        workflow.logger.warning("events could not be checked: %s", error.cause)
+    except FailureError as error:
+        workflow.logger.warning("events could not be checked: %s", _given_up(error))
         return None
     return result.faults
 
@@ -220,6 +220,17 @@ def _opened(name: str, result: T) -> T:
     if isinstance(result, Unavailable):
         raise RuntimeError(f"the result of activity {name} cannot be opened{result.why}")
     return result
+
+
+def _given_up(error: FailureError) -> BaseException:
+    """What an activity failed with after its last attempt.
+
+    A local activity that failed raises what it failed with, as it is; only its time limits come as an `ActivityError`.
+    A cancellation is no failure and goes on.
+    """
+    if is_cancelled_exception(error):
+        raise error
+    return error.cause or error
 
 
 def reason_of(error: ActivityError) -> str:

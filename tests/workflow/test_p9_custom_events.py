@@ -122,7 +122,10 @@ async def test_p9_a_large_submission_is_checked_as_a_small_one(running: Rig) -> 
     [
         ({"$ref": "https://example.com/schema.json"}, "may only point into the schema itself"),
         ({"items": {"$ref": "other.json#/x"}}, "may only point into the schema itself"),
+        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "nothing is at /\\$defs/missing"),
+        ({"$ref": "#/const", "const": {"patternProperties": {"^(a+)+$": {}}}}, "may only be #, #/"),
         ({"patternProperties": {"^a": {}}}, "patternProperties is not taken"),
+        ({"pattern": "(a{1,100}){1,100}b"}, "too many counted repetitions"),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "only draft 2020-12"),
         ({"enum": ["x" * 40_000]}, "at most 32768"),
     ],
@@ -140,7 +143,6 @@ async def test_p9_what_can_be_told_of_a_schema_is_told_by_the_client(
     ("schema", "reason"),
     [
         ({"type": "whole number"}, "type is no valid"),
-        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "nothing is at /\\$defs/missing"),
         ({"pattern": "(?=a)b"}, "cannot be matched in linear time"),
     ],
 )

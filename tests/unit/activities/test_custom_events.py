@@ -123,11 +123,148 @@ def test_p9_a_schema_that_is_none_is_named(schema: dict[str, Any], reason: str) 
         {"t": {"properties": {"a": {"$dynamicRef": "x.json"}}}},
         {"t": {"items": {"patternProperties": {}}}},
         {"t": {"$schema": "http://json-schema.org/draft-07/schema#"}},
+        {"t": {"$id": "http://["}},
+        {"t": {"$defs": {"a": {"$id": "http://[", "$anchor": "x"}}, "$ref": "#x"}},
+        {"t": {"unevaluatedProperties": False}},
+        {"t": {"allOf": [{"unevaluatedItems": False}]}},
+        {"t": {"allOf": [[{"pattern": "a"}]]}},
+        {"t": {"properties": []}},
+        {"t": {"items": 5}},
+        {"t": {"maximum": float("inf")}},
+        {"t": {"$defs": {"a": {"$anchor": "x"}, "b": {"$dynamicAnchor": "x"}}}},
+        {"t": {"items": {"$ref": "#/$defs/" + "%41" * 100}, "$defs": {"A" * 100: {}}}},
+        {f"t{n}": {"allOf": [{"pattern": "[a-z]{1,2900}"}] * 4} for n in range(10)},
     ],
 )
 def test_p9_a_declaration_that_cannot_be_one_is_refused_before_anything_starts(types: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         check_event_types(types)
+
+
+HIDDEN = {"patternProperties": {"^(a+)+$": {}}, "multipleOf": 0, "type": 5, "required": 3}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/const", "const": HIDDEN},
+        {"$dynamicRef": "#/default", "default": HIDDEN},
+        {"$ref": "#/enum/0", "enum": [HIDDEN]},
+        {"$ref": "#/examples/0", "examples": [HIDDEN]},
+        {"$ref": "#/foo", "foo": HIDDEN},
+        {"$ref": "#/foo/0/0", "foo": [[HIDDEN]]},
+        {"$ref": "#/$defs/a/const", "$defs": {"a": {"const": HIDDEN}}},
+        {"$ref": "#/%24defs/a%2Fconst", "$defs": {"a": {"const": HIDDEN}}},
+        {"$ref": "#/patternProperties", "const": HIDDEN},
+        {"$ref": "#x", "const": {"$anchor": "x", **HIDDEN}},
+        {"$ref": "#x", "foo": {"$dynamicAnchor": "x", **HIDDEN}},
+        {"$ref": "#/minLength/0", "minLength": 1},
+        {"$ref": 5},
+        {"$ref": ["#"]},
+    ],
+)
+def test_p9_references_point_only_where_the_check_has_been(schema: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^t: (\$ref|\$dynamicRef) "):
+        check_event_types({"t": schema})
+    # And from a session that was opened when more was taken, nothing of it is run.
+    assert faults({"t": schema}, event({"a" * 60 + "!": 1}), event(1)) == {
+        0: "event t could not be checked against its schema",
+        1: "event t could not be checked against its schema",
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}},
+        {"$ref": "#/definitions/a~1b%3Cc", "definitions": {"a/b<c": {"type": "integer"}}},
+        {"$ref": "#x", "$defs": {"a": {"$anchor": "x", "type": "integer"}}},
+        {"$dynamicRef": "#x", "$defs": {"a": {"not": {"$dynamicAnchor": "x", "type": "integer"}}}},
+        {"not": {"type": "array", "items": {"$ref": "#"}}, "type": "integer"},
+    ],
+)
+def test_p9_references_within_a_schema_are_followed(schema: dict[str, Any]) -> None:
+    assert fault(schema, 1) is None
+    assert fault(schema, "x") == "event t: payload is off its schema (type)"
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_p9_a_dialect_named_in_a_schema_does_not_bring_back_the_librarys_own_patterns(root: bool) -> None:
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(a+)+$"}
+    schema = {**dialect, "properties": {"a": {"$ref": "#"}}} if root else {"properties": {"a": dialect}}
+    assert fault(schema, {"a": "a" * 60 + "!"}) == "event t: payload.a is off its schema (pattern)"
+
+
+@pytest.mark.parametrize("error", [TypeError, RecursionError, ValueError, KeyError])
+def test_p9_whatever_a_library_stumbles_over_refuses_the_opening_for_good(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(_: object) -> None:
+        raise error("a secret value")
+
+    monkeypatch.setattr("activities.custom_events.Draft202012Validator.check_schema", stumble)
+    with pytest.raises(OpeningRefused) as refused:
+        check_declaration({"t": {}})
+    assert str(refused.value) == f"event type t: a schema that cannot be read ({error.__name__})"
+
+
+def test_p9_a_declaration_that_cannot_be_one_refuses_the_opening_for_good() -> None:
+    with pytest.raises(OpeningRefused, match=r"^event type t: \$id is not taken"):
+        check_declaration({"t": {"$id": "http://["}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "number", "expected"),
+    [
+        ({"multipleOf": 0.1}, "0.3", None),
+        ({"multipleOf": 0.1}, "0.35", "payload.n is off its schema (multipleOf)"),
+        ({"multipleOf": 0.1}, "1" + "0" * 400, None),
+        ({"multipleOf": 0.7}, "1" + "0" * 400, "payload.n is off its schema (multipleOf)"),
+        ({"multipleOf": 5e-324}, "1e300", None),
+        ({"multipleOf": 3}, "9007199254740993", None),
+        ({"multipleOf": 0.1}, "1e999", "payload.n is not a finite number"),
+        ({"multipleOf": 0.1}, "NaN", "payload.n is not a finite number"),
+        ({"minimum": 0, "maximum": 10}, "NaN", "payload.n is not a finite number"),
+        ({}, '[1,{"a":-Infinity}]', "payload.n.1.a is not a finite number"),
+    ],
+)
+def test_p9_numbers_are_exact_and_finite(schema: dict[str, Any], number: str, expected: str | None) -> None:
+    types = {"t": {"properties": {"n": schema}}}
+    check_event_types(types)
+    check_declaration(types)
+    steps = [f'{{"kind":"event","type":"t","payload":{{"n":{text}}}}}' for text in ("0", number)]
+    record = raw_json(f'{{"steps":[{",".join(steps)}]}}'.encode())
+    found = CustomEventsActivity().check(raw_json(json.dumps(types).encode()), record).faults
+    assert found == ({} if expected is None else {1: f"event t: {expected}"})
+
+
+COSTLY = "event t: the payload is too costly to check against its schema"
+
+
+def test_p9_a_costly_event_falls_alone() -> None:
+    types = {"t": exponential(), "cheap": {"type": "integer"}}
+    steps = [event(1), event(1, "cheap")] * 4
+    assert faults(types, *steps) == dict.fromkeys((0, 2, 4, 6), COSTLY)
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"pattern": "(a{1,15}){1,90}b"}, "a" * 100_000),
+        ({"contains": False}, [1] * 200_000),
+        ({"items": {}}, [1] * 200_000),
+        ({"items": {"pattern": "[a-z]{1,2000}"}}, ["a" * 9_000] * 10),
+        # Each comparison is with 14 KB, and each failure would have the whole payload written down.
+        (
+            {"$defs": {"x": {"const": [1] * 7_000}}, "anyOf": [{"$ref": "#/$defs/x"}] * 700},
+            [*[1] * 6_999, 2],
+        ),
+    ],
+)
+def test_p9_long_texts_and_comparisons_are_charged_for(schema: dict[str, Any], payload: Any) -> None:
+    begun = time.process_time()
+    assert fault(schema, payload) == COSTLY
+    assert time.process_time() - begun < 20
 
 
 def test_p9_names_of_properties_and_plain_data_are_no_keywords() -> None:
