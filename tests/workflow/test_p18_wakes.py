@@ -132,6 +132,29 @@ async def test_p18_a_delivery_that_is_repeated_arrives_once(
     assert len(sending.sent) == 4
 
 
+async def test_p18_wakes_of_one_life_keep_their_order_however_it_is_spelled(
+    running: Rig, family: tuple[SessionHandle, SessionHandle], sending: Sending
+) -> None:
+    """An outage between the two: the second waits for the first, or the first would be told as delivered and lost."""
+    parent, child = family
+    tried: list[str] = []
+
+    def away_once(wake: WakeToDeliver) -> None:
+        tried.append(wake.wake_id)
+        if len(tried) == 1:
+            raise AffidavitUnavailable("a moment's outage")
+
+    sending.before = away_once
+    await child.record(
+        {"kind": "wake", "input": "first", "target": parent.session_id},
+        {"kind": "wake", "input": "second", "target": f"{parent.session_id}#{parent.generation}"},
+    )
+    assert [note.input for note in await woken(parent, 2)] == ["first", "second"]
+    assert len(tried) == 3
+    assert tried[0] == tried[1] != tried[2]
+    assert (await child.wakes_after()).undelivered == 0
+
+
 async def test_p18_wakes_survive_a_worker_that_is_gone_and_rollovers_of_both_sides(
     rig: Rig, book: str, sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
