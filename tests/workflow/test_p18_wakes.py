@@ -124,6 +124,7 @@ async def test_p18_a_delivery_that_is_repeated_arrives_once(
 
     sending.after = die_once
     await child.wake("one")
+    await woken(parent, 1)  # so that the two are not in one round, which would repeat the first twice
     await child.wake("two")
     notes = await woken(parent, 2)
     assert [note.input for note in notes] == ["one", "two"]
@@ -343,3 +344,17 @@ def test_p18_the_step_has_a_schema() -> None:
     assert schema["required"] == ["kind", "input"]
     assert "target" in schema["properties"]
     assert json.dumps(schema)
+
+
+async def test_p18_a_forged_wake_silences_none_of_its_alleged_sender(
+    running: Rig, family: tuple[SessionHandle, SessionHandle]
+) -> None:
+    parent, child = family
+    source = {"session_id": child.session_id, "generation": child.generation, "sequence": 2**53 - 1}
+    forged = {"kind": "wake", "input": "forged", "wake_id": "00000000-0000-0000-0000-000000000000", "source": source}
+    target = running.client.temporal.get_workflow_handle(parent.session_id)
+    await target.signal("woken", json_payload(forged))
+    await woken(parent, 1)
+    await child.wake("real")
+    assert [note.input for note in await woken(parent, 2)] == ["forged", "real"]
+    assert len(wakes_in(running.journal(parent.session_id))) == 2
