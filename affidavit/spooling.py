@@ -61,6 +61,7 @@ class SpoolingHandle(SessionHandle):
         self._spec = spec
         self._folder = folder
         self._spool: SpoolWriter | None = None
+        self._owed: list[bytes] = []
         self._attempts: set[str] = set()
         self._leaving = asyncio.Lock()
         if attached is None:
@@ -214,8 +215,14 @@ class SpoolingHandle(SessionHandle):
                 unsent = await self._sender.take_over()
                 spool, first = self._created(), [*first, *unsent]
                 self._spool = spool
-            for message in first:
-                self._spool.append(message)
+            self._owed += first
+            self._settle(self._spool)
+
+    def _settle(self, spool: SpoolWriter) -> None:
+        """Write what nobody else has. After a full disk it is still here, and goes before whatever is reported next."""
+        while self._owed:
+            spool.append(self._owed[0])
+            del self._owed[0]
 
     def _created(self) -> SpoolWriter:
         spec = self._spec.model_dump(mode="json", exclude_none=True)
@@ -225,6 +232,7 @@ class SpoolingHandle(SessionHandle):
         # Not in a thread: a millisecond of the disk's keeps the order of the calls.
         if self._spool is None or self._spool.closed:
             raise SessionNotFound("the session has been closed")
+        self._settle(self._spool)
         for step in steps:
             self._spool.append(self._sender.message([step]))
 
@@ -248,6 +256,7 @@ class SpoolingHandle(SessionHandle):
         if self._spool is None:
             raise RuntimeError("this session is not spooled")
         if not self._spool.closed:
+            self._settle(self._spool)
             self._spool.end(how)
         return SessionSpooled(f"spooled to {printable(self._spool.path.name)}; `affidavit spool push` reports it")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import multiprocessing
 import os
@@ -177,6 +178,33 @@ async def test_a_session_that_loses_its_server_goes_on_in_the_spool(
     names = [event["payload"]["call_id"] for event in events if event["payload"]["action"] == "tool_call"]
     assert names == [f"c{n}" for n in range(8)]
     assert pushed.outcome.steps == 9
+
+
+async def test_what_was_posted_survives_a_full_disk_on_the_way_into_the_spool(
+    running: Rig, server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, real, full = spool_of(tmp_path), SpoolWriter.append, True
+
+    def append(self: SpoolWriter, line: bytes) -> None:
+        if full and line.startswith(b'{"steps"'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, line)
+
+    monkeypatch.setattr(SpoolWriter, "append", append)
+    async with (
+        cuttable(running, server, on_unavailable="spool", spool=spool) as (proxy, client),
+        client.session({"agent": AGENT}) as session,
+    ):
+        away(proxy, client)
+        session.post(call("c0"))
+        with pytest.raises(OSError, match="No space left"):
+            await session.flush()
+        full = False
+        await session.record(call("c1"))
+    pushed = await push(running.client, spool_files(spool)[0])
+    assert pushed.outcome is not None
+    events = attested(running, pushed.outcome)
+    assert [event["payload"]["call_id"] for event in events[1:]] == ["c0", "c1"]
 
 
 async def test_a_submit_whose_answer_is_lost_is_there_once(running: Rig, server: DevServer, tmp_path: Path) -> None:
