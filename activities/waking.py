@@ -67,11 +67,12 @@ class WakingActivity:
         """Send wakes in order. A target that does not take one gets no later one in this round."""
         with told_to_temporal():
             session_id = _caller()
-            result, silent = DeliverResult(), set[tuple[str, str]]()
+            result, silent = DeliverResult(), set[tuple[str | None, str]]()
             with suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_LIMIT_S):
                     for wake in request.wakes:
-                        life = (wake.target, wake.generation)
+                        # Not the target as given: `id` and `id#generation` are two ways to spell one life.
+                        life = (holder_of(wake.target), wake.generation)
                         if life in silent:
                             continue
                         try:

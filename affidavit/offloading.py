@@ -34,8 +34,9 @@ from temporalio.converter import (
     StorageDriverStoreContext,
     StorageDriverWorkflowInfo,
 )
+from temporalio.exceptions import ApplicationError
 
-from affidavit.contract import OFFLOAD_BYTES
+from affidavit.contract import OFFLOAD_BYTES, REFUSED_BAD_REQUEST
 from affidavit.evidence.layout import PAYLOADS, lives_prefix, payload_name
 from affidavit.evidence.scalars import is_digest, session_stem
 from affidavit.evidence.text import printable
@@ -100,6 +101,25 @@ class OffloadingPayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         super().__init__(*PydanticPayloadConverter().converters.values(), UnavailableConverter())
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """As of any converter, but untyped values that cannot be decoded are a failure and no bug.
+
+        A workflow that was started with them, as a foreign client may do, then ends and says why. With an error of
+        another kind its first task would be tried for ever.
+
+        Raises:
+            ApplicationError: untyped values in an unknown encoding, or not in the form that theirs asks for.
+        """
+        if type_hints:
+            return super().from_payloads(payloads, type_hints)
+        try:
+            return super().from_payloads(payloads)
+        except Exception:  # noqa: BLE001 - converters raise what their libraries do
+            # The encodings alone, and no cause: an error of the parser quotes what it could not parse.
+            named = [each.metadata.get("encoding", b"none").decode("utf-8", "replace") for each in payloads]
+            text = f"arguments cannot be decoded; their encodings: {printable(', '.join(named), 160)}"
+            raise ApplicationError(text, type=REFUSED_BAD_REQUEST, non_retryable=True) from None
 
 
 def is_size(text: str) -> bool:

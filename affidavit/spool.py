@@ -3,25 +3,31 @@
 A spool file holds one handle's reports, one JSON text a line: a header with the session's id and spec, then the
 messages as they would have been signalled, their steps numbered and with the time at which they were reported, at last
 how the session was to end. It is created exclusively with mode 0600 and only ever appended to, each line synced before
-its report returns. A lock tells whether its writer lives or somebody pushes it.
+its report returns; of a line that could not be written whole, nothing is left. A lock tells whether its writer lives or
+somebody pushes it.
 
 Beside it, `.push` says how far a push has come. What it does not know yet is sent again and dropped by the session.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from affidavit.contract import BATCH_BYTES, BATCH_STEPS
 from affidavit.evidence.durable import sync_directory
+from affidavit.evidence.layout import check_generation
 from affidavit.evidence.scalars import session_stem
 
 FORMAT: Final = 1
@@ -69,9 +75,16 @@ class SpoolWriter:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{session_stem(session_id)}-{uuid.uuid4().hex}{SUFFIX}"
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self.append(_text({"spool": FORMAT, "session_id": session_id, "generation": generation, "spec": spec}))
-        sync_directory(folder)
+        self._size = 0
+        self._broken = False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self.append(_text({"spool": FORMAT, "session_id": session_id, "generation": generation, "spec": spec}))
+            sync_directory(folder)
+        except OSError:
+            self.close()
+            self.path.unlink(missing_ok=True)  # nothing is in it that was ever reported
+            raise
 
     @property
     def closed(self) -> bool:
@@ -82,12 +95,27 @@ class SpoolWriter:
         """Write a message, and have it on disk.
 
         Raises:
-            OSError: it is not, or in part; the part is not read back.
+            OSError: it is not. The file is as it was before; where it could not be made so, it takes nothing more.
         """
-        data = line + b"\n"
-        while data:
-            data = data[os.write(self._file, data) :]
-        os.fdatasync(self._file)
+        if self._broken:
+            raise OSError(errno.EIO, "an earlier write failed in part and could not be undone; it takes nothing more")
+        data = rest = line + b"\n"
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fdatasync(self._file)
+        except BaseException:
+            self._undo()
+            raise
+        self._size += len(data)
+
+    def _undo(self) -> None:
+        # A part that stayed would swallow the next line, whose report would return all the same.
+        self._broken = True
+        with suppress(OSError):
+            os.ftruncate(self._file, self._size)
+            os.fdatasync(self._file)
+            self._broken = False
 
     def end(self, how: End) -> None:
         """Write how the session ends, and close the file."""
@@ -103,7 +131,11 @@ class SpoolWriter:
 
 @dataclass(slots=True)
 class Spooled:
-    """What a spool file says. `torn`: its last line was not written to its end, so its report never returned."""
+    """What a spool file says.
+
+    `torn`: its last line was not written to its end, so its report never returned. `bad`: whole lines that say nothing
+    that can be reported; the lines beside them are not touched by that.
+    """
 
     session_id: str
     generation: str | None
@@ -111,15 +143,21 @@ class Spooled:
     messages: list[bytes] = field(default_factory=list)
     end: End | None = None
     torn: bool = False
+    bad: int = 0
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far a push has come: the life it reports to, messages that the server has, whether it has closed it."""
+class Progress(BaseModel):
+    """How far a push has come: the life it reports to, messages that the server has, whether it has closed it.
 
-    generation: str | None = None
-    sent: int = 0
+    `rejected`: what that life had rejected before the first message was sent.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    generation: Annotated[str, AfterValidator(check_generation)] | None = None
+    sent: Annotated[int, Field(ge=0)] = 0
     closing: bool = False
+    rejected: Annotated[int, Field(ge=0)] | None = None
 
 
 class SpoolReader:
@@ -139,34 +177,70 @@ class SpoolReader:
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(0)
             *lines, rest = file.read().split(b"\n")
-        header = _object(lines[0]) if lines else {}
+        header = _object(lines[0]) if lines else {}  # nothing can be done without it
         if header.get("spool") != FORMAT or not isinstance(header.get("session_id"), str):
             raise SpoolError("no spool file, or of another version")
         found = Spooled(header["session_id"], header.get("generation"), header.get("spec") or {}, torn=bool(rest))
         for line in lines[1:]:
-            if line.startswith(_HEAD):
+            said = _said(line) if found.end is None else None
+            if said is None:
+                found.bad += 1
+            elif said == "message":
                 found.messages.append(line)
             else:
-                found.end = "cancel" if _object(line).get("end") == "cancel" else "close"
+                found.end = said
         return found
 
-    def progress(self) -> Progress:
-        """What earlier pushes have noted."""
-        found = Progress()
-        if self._progress.exists():
-            for line in self._progress.read_bytes().split(b"\n")[:-1]:
-                for name, value in _object(line).items():
-                    setattr(found, name, value)
+    def progress(self, messages: int) -> Progress:
+        """What earlier pushes have noted.
+
+        Args:
+            messages: how many there are in the spool file.
+
+        Raises:
+            SpoolError: what is there is none of this file; nothing is to be sent, and nothing removed, by its word.
+        """
+        noted: dict[str, Any] = {}
+        if os.path.lexists(self._progress):
+            with self._opened(os.O_RDONLY) as file:
+                for line in file.read().split(b"\n")[:-1]:
+                    noted.update(_object(line))
+        try:
+            found = Progress.model_validate(noted)
+        except ValidationError:
+            raise SpoolError("its progress file says what no push writes") from None
+        if found.sent > messages:
+            raise SpoolError("its progress file speaks of more messages than there are")
         return found
 
     def note(self, **what: Any) -> None:
-        """Note a field of the progress, and have it on disk."""
-        file = os.open(self._progress, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        """Note a field of the progress, and have it on disk.
+
+        Raises:
+            SpoolError: something else is in its place.
+        """
+        with self._opened(os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
+            file.truncate(file.read().rfind(b"\n") + 1)  # a note that was cut off would swallow this one
+            file.write(_text(what) + b"\n")
+            file.flush()
+            os.fdatasync(file.fileno())
+
+    @contextmanager
+    def _opened(self, flags: int) -> Iterator[BinaryIO]:
+        """The progress file, if it is a file: whoever else may write to the folder could have put anything there."""
         try:
-            os.write(file, _text(what) + b"\n")
-            os.fdatasync(file)
+            number = os.open(self._progress, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise SpoolError("its progress file is no file") from None
+            raise
+        try:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                raise SpoolError("its progress file is no file")
+            with os.fdopen(number, "rb" if flags == os.O_RDONLY else "r+b", closefd=False) as file:
+                yield file
         finally:
-            os.close(file)
+            os.close(number)
 
     def remove(self) -> None:
         """Remove the file, once all of it is reported. First the spool: alone, a progress means nothing."""
@@ -219,10 +293,22 @@ def _text(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _said(line: bytes) -> Literal["message"] | End | None:
+    """What kind of line it is; None for one that no writer wrote, or not whole."""
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = _object(line, len)  # numbers of any length: whether they are taken is the session's to say
+    except SpoolError:
+        return None
+    if line.startswith(_HEAD) and line.endswith(_TAIL) and value.keys() == {"steps"} and value["steps"]:
+        return "message"
+    how: End | None = {"close": "close", "cancel": "cancel"}.get(str(value.get("end")))  # type: ignore[assignment]
+    return how if len(value) == 1 else None
+
+
+def _object(line: bytes, parse_int: Callable[[str], int] = int) -> dict[str, Any]:
+    try:
+        value = json.loads(line, parse_int=parse_int)
+    except (ValueError, RecursionError):
         raise SpoolError("a line of it cannot be read") from None
     if not isinstance(value, dict):
         raise SpoolError("a line of it is no object")

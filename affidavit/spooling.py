@@ -61,6 +61,7 @@ class SpoolingHandle(SessionHandle):
         self._spec = spec
         self._folder = folder
         self._spool: SpoolWriter | None = None
+        self._owed: list[bytes] = []
         self._attempts: set[str] = set()
         self._leaving = asyncio.Lock()
         if attached is None:
@@ -214,8 +215,14 @@ class SpoolingHandle(SessionHandle):
                 unsent = await self._sender.take_over()
                 spool, first = self._created(), [*first, *unsent]
                 self._spool = spool
-            for message in first:
-                self._spool.append(message)
+            self._owed += first
+            self._settle(self._spool)
+
+    def _settle(self, spool: SpoolWriter) -> None:
+        """Write what nobody else has. After a full disk it is still here, and goes before whatever is reported next."""
+        while self._owed:
+            spool.append(self._owed[0])
+            del self._owed[0]
 
     def _created(self) -> SpoolWriter:
         spec = self._spec.model_dump(mode="json", exclude_none=True)
@@ -225,6 +232,7 @@ class SpoolingHandle(SessionHandle):
         # Not in a thread: a millisecond of the disk's keeps the order of the calls.
         if self._spool is None or self._spool.closed:
             raise SessionNotFound("the session has been closed")
+        self._settle(self._spool)
         for step in steps:
             self._spool.append(self._sender.message([step]))
 
@@ -248,6 +256,7 @@ class SpoolingHandle(SessionHandle):
         if self._spool is None:
             raise RuntimeError("this session is not spooled")
         if not self._spool.closed:
+            self._settle(self._spool)
             self._spool.end(how)
         return SessionSpooled(f"spooled to {printable(self._spool.path.name)}; `affidavit spool push` reports it")
 
@@ -258,16 +267,27 @@ class SpoolingHandle(SessionHandle):
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What became of a spool file. `outcome` is None where the session was left open, as its runtime had left it."""
+    """What became of a spool file. `outcome` is None where the session was left open, as its runtime had left it.
+
+    `bad`: lines that could not be read and were not sent; `rejected`: what the session has rejected or left aside since
+    the push began. With either, the file is the only place where they stand as they were, and is not removed.
+    """
 
     session_id: str
     messages: int
     torn: bool
     outcome: SessionOutcome | None
+    bad: int = 0
+    rejected: int = 0
+
+    @property
+    def kept(self) -> bool:
+        """Whether the file is still there, because not all of it was reported."""
+        return self.bad > 0 or self.rejected > 0
 
 
 async def push(client: SessionClient, path: Path) -> Pushed:
-    """Report a spool file to its session, end that as its runtime did, and remove the file.
+    """Report a spool file to its session, end that as its runtime did, and remove the file if all of it was taken.
 
     Whatever ends a push, the next one goes on: a step keeps its producer and number, so the session takes it once.
 
@@ -277,20 +297,39 @@ async def push(client: SessionClient, path: Path) -> Pushed:
         AffidavitUnavailable, SessionStalled: nobody answers yet; the file stays.
     """
     with locked(path) as file:
-        spooled, progress = file.read(), file.progress()
+        spooled = file.read()
+        progress = file.progress(len(spooled.messages))
         generation = spooled.generation or progress.generation
         if generation is None:
             handle = await client.open(spooled.spec, session_id=spooled.session_id)
             generation = handle.generation
             file.note(generation=generation)
         line = Line(client.temporal, spooled.session_id, generation, client.retry_timeout)
+        before = progress.rejected
+        if before is None and not progress.closing:
+            before = _rejected(await line.query(contract.QUERY_VIEW, SessionView))
+            file.note(rejected=before)
         if not progress.closing:
             await _deliver(file, line, spooled.messages, progress.sent)
             if spooled.end is not None:
                 file.note(closing=True)
         outcome = await _ended(line, spooled.end) if spooled.end is not None else None
-        file.remove()
-    return Pushed(spooled.session_id, len(spooled.messages), spooled.torn, outcome)
+        rejected = _rejected(outcome or await line.query(contract.QUERY_VIEW, SessionView))
+        pushed = Pushed(
+            spooled.session_id,
+            len(spooled.messages),
+            spooled.torn,
+            outcome,
+            bad=spooled.bad,
+            rejected=max(0, rejected - (before or 0)),
+        )
+        if not pushed.kept:
+            file.remove()
+    return pushed
+
+
+def _rejected(told: SessionView | SessionOutcome) -> int:
+    return told.rejected + told.late_steps + told.unprocessed
 
 
 async def _deliver(file: SpoolReader, line: Line, messages: list[bytes], sent: int) -> None:

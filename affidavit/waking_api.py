@@ -27,7 +27,11 @@ WAKES_LISTED: Final = 64
 WAKE_INPUT_BYTES: Final = 3 * 1024
 """Inputs that stand in that list, all together; the others stand in the captures alone."""
 WAKE_SENDERS: Final = 128
-"""Sessions whose last wake is remembered, so that none is taken twice."""
+"""Sessions whose last wakes are remembered, so that none is taken twice."""
+WAKES_KNOWN_OF_SENDER: Final = 32
+"""So many of each: what two rounds of its delivery hold. A repeat comes from a round that is tried again."""
+WAKES_KNOWN: Final = 512
+"""So many of all senders."""
 
 OUTBOX_WAKES: Final = 64
 OUTBOX_BYTES: Final = 256 * 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -72,9 +73,9 @@ class GrantTable:
         return self._state.deleted
 
     @classmethod
-    def load(cls, data: bytes) -> GrantTable:
-        """What `dump` gave; raises `ValidationError` for anything else."""
-        return cls(GrantState.model_validate_json(data))
+    def load(cls, state: Any) -> GrantTable:
+        """What `dump` gave, decoded; raises `ValidationError` for anything else."""
+        return cls(GrantState.model_validate(state))
 
     def dump(self) -> bytes:
         """The state as JSON, for the next run."""

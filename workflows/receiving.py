@@ -38,7 +38,7 @@ class Receiver:
     def _judged(self, item: Item) -> list[Item]:
         step = item.step
         if isinstance(step, Woken):
-            if self._state.wakes.take(step.source):
+            if self._state.wakes.take(step.source, step.wake_id):
                 return [item]
             item.repeat = True
             self._state.repeated += 1

@@ -15,6 +15,8 @@ from affidavit.waking_api import (
     OUTBOX_WAKES,
     WAKE_INPUT_BYTES,
     WAKE_SENDERS,
+    WAKES_KNOWN,
+    WAKES_KNOWN_OF_SENDER,
     WAKES_LISTED,
     WakeNote,
     WakesResult,
@@ -22,25 +24,40 @@ from affidavit.waking_api import (
 
 
 class Wakes(BaseModel):
-    """The part of a session's state that is about wakes; under 40 KB."""
+    """The part of a session's state that is about wakes; under 40 KB, and 5 KB from an earlier version."""
 
     target: str | None = None
     """Whom this session wakes by default."""
     listed: list[WakeNote] = []
     unlisted: int = 0
+    taken: dict[str, list[str]] = {}
+    """By sender, the last wakes that came from it; the sender heard of last, and its wake heard of last, stand last."""
     marks: dict[str, int] = {}
-    """By sender, the event that its last wake came from; the sender heard of last stands last."""
+    """What earlier versions kept instead: by sender, the event of its last wake. Handed on, and no longer added to."""
     undelivered: int = 0
 
-    def take(self, source: WakeSource) -> bool:
-        """Whether a delivered wake is new. A sender delivers in the order of its events, some of them twice."""
-        # 64 bits: whoever looks for a collision could as well forge the wake itself.
-        sender = hashlib.sha256(f"{source.session_id}#{source.generation}".encode()).hexdigest()[:16]
-        mark = self.marks.pop(sender, -1)
-        self.marks[sender] = max(mark, source.sequence)
-        while len(self.marks) > WAKE_SENDERS:
-            del self.marks[next(iter(self.marks))]
-        return source.sequence > mark
+    def take(self, source: WakeSource, wake_id: str) -> bool:
+        """Whether a delivered wake is new. A sender delivers in the order of its events, some of them twice.
+
+        Known by ids, not by the greatest sequence: whoever can send a signal could name one that no wake ever reaches,
+        and the sender's own wakes would all be repeats. An id that does not exist yet cannot be named.
+        """
+        sender = _short(f"{source.session_id}#{source.generation}", 16)
+        wake = _short(wake_id, 10)
+        known = self.taken.pop(sender, [])
+        self.taken[sender] = known
+        if wake in known or source.sequence <= self.marks.get(sender, -1):
+            return False
+        known.append(wake)
+        del known[:-WAKES_KNOWN_OF_SENDER]
+        while len(self.taken) > WAKE_SENDERS:
+            del self.taken[next(iter(self.taken))]
+        while sum(map(len, self.taken.values())) > WAKES_KNOWN:
+            oldest = next(iter(self.taken))
+            del self.taken[oldest][0]
+            if not self.taken[oldest]:
+                del self.taken[oldest]
+        return True
 
     def came(self, sequence: int, step: dict[str, Any]) -> None:
         """List a wake whose event is journaled."""
@@ -115,3 +132,8 @@ class Outbox:
     def settle(self, wake_ids: set[str]) -> None:
         """Take out what is done with."""
         self.wakes = [wake for wake in self.wakes if wake.wake_id not in wake_ids]
+
+
+def _short(text: str, digits: int) -> str:
+    # Short: whoever looks for a collision could as well forge the wake itself.
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

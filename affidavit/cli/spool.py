@@ -43,7 +43,8 @@ def push(
 ) -> None:
     """Report each spool file to its session, in order and each step once, end the session, and remove the file.
 
-    A push that was interrupted is gone on with by the next one. Exit 1 if a file could not be reported; it stays.
+    A push that was interrupted is gone on with by the next one. Exit 1 if a file, or a part of it, could not be
+    reported; the file stays.
     """
     wanted = files or spool_files(spool_folder(folder))
     done, failed = asyncio.run(_push(wanted))
@@ -94,4 +95,9 @@ async def _push(files: list[Path]) -> tuple[list[dict[str, Any]], dict[str, str]
                     "receipt": outcome.receipt_id if outcome else None,
                 }
             )
+            if pushed.kept:
+                failed[path.name] = (
+                    f"not all of it was reported: {pushed.bad} lines cannot be read, the session did not "
+                    f"take {pushed.rejected} messages; the file is kept"
+                )
     return done, failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import multiprocessing
 import os
@@ -179,6 +180,33 @@ async def test_a_session_that_loses_its_server_goes_on_in_the_spool(
     assert pushed.outcome.steps == 9
 
 
+async def test_what_was_posted_survives_a_full_disk_on_the_way_into_the_spool(
+    running: Rig, server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, real, full = spool_of(tmp_path), SpoolWriter.append, True
+
+    def append(self: SpoolWriter, line: bytes) -> None:
+        if full and line.startswith(b'{"steps"'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, line)
+
+    monkeypatch.setattr(SpoolWriter, "append", append)
+    async with (
+        cuttable(running, server, on_unavailable="spool", spool=spool) as (proxy, client),
+        client.session({"agent": AGENT}) as session,
+    ):
+        away(proxy, client)
+        session.post(call("c0"))
+        with pytest.raises(OSError, match="No space left"):
+            await session.flush()
+        full = False
+        await session.record(call("c1"))
+    pushed = await push(running.client, spool_files(spool)[0])
+    assert pushed.outcome is not None
+    events = attested(running, pushed.outcome)
+    assert [event["payload"]["call_id"] for event in events[1:]] == ["c0", "c1"]
+
+
 async def test_a_submit_whose_answer_is_lost_is_there_once(running: Rig, server: DevServer, tmp_path: Path) -> None:
     spool = spool_of(tmp_path)
     async with (
@@ -309,6 +337,32 @@ async def test_a_session_that_ended_meanwhile_keeps_its_spool(running: Rig, serv
         await push(running.client, file)
     assert file.exists()
     assert recorded(running, session.session_id, "tool_call") == []
+
+
+async def test_a_spool_of_which_something_was_not_reported_is_kept(
+    running: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    file = await spooled(tmp_path, 3)
+    lines = file.read_bytes().splitlines(keepends=True)
+    bad = lines[1][:30] + lines[2]  # what a full disk once left of a line, and the next one behind it
+    refused = b'{"steps":[{"kind":"tool_call","call_id":7}]}\n'
+    file.write_bytes(b"".join([*lines[:2], bad, refused, *lines[2:]]))
+    pushed = await push(running.client, file)
+    assert (pushed.bad, pushed.rejected, pushed.messages, pushed.kept) == (1, 1, 4, True)
+    assert pushed.outcome is not None
+    events = attested(running, pushed.outcome)
+    assert actions(events) == ["opened", "tool_call", "message_rejected", "tool_call", "tool_call"]
+    assert file.exists()
+
+    arguments = ("-m", "affidavit.cli", "spool", "push", "--spool", str(spool_of(tmp_path)), "--json")
+    async with process(arguments, environment(running, server.address), tmp_path / "log") as command:
+        out, _ = await command.communicate()
+    assert command.returncode == 1
+    assert json.loads(out)["failed"] == {
+        file.name: "not all of it was reported: 1 lines cannot be read, the session did not take 1 messages; "
+        "the file is kept"
+    }
+    assert file.exists()
 
 
 async def test_the_command_pushes_a_folder_and_says_what_it_did(

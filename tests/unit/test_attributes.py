@@ -50,6 +50,7 @@ def test_the_search_attributes_are_exactly_these() -> None:
         ("ä" * 128, "ä" * 127),
         ("x" + "😀" * 64, "x" + "😀" * 63),
         ("a\n\ud800", "a\\x0a\\ud800"),
+        ("a\0b\x7f", "a\\x00b\\x7f"),  # PostgreSQL takes no text with U+0000
         ("", ""),
     ],
 )

@@ -41,22 +41,45 @@ def entry(sequence: int, **payload: Any) -> Entry:
 
 def test_p18_a_wake_is_taken_once_whoever_else_wakes_in_between() -> None:
     wakes = Wakes()
-    assert [wakes.take(source(n)) for n in (3, 5, 5, 3, 6)] == [True, True, False, False, True]
+    assert [wakes.take(source(n), f"w{n}") for n in (3, 5, 5, 3, 6)] == [True, True, False, False, True]
     for other in range(127):
-        assert wakes.take(source(1, f"other-{other}"))
-    assert not wakes.take(source(6))
-    assert len(wakes.marks) == 128
+        assert wakes.take(source(1, f"other-{other}"), "w1")
+    assert not wakes.take(source(6), "w6")
+    assert len(wakes.taken) == 128
     later_life = WakeSource(session_id="child", generation="another-life", sequence=0)
-    assert wakes.take(later_life)
+    assert wakes.take(later_life, "w6")
+
+
+def test_p18_a_forged_wake_silences_none_of_the_sender() -> None:
+    wakes = Wakes()
+    assert wakes.take(source(2**53 - 1), "forged")
+    assert [wakes.take(source(n), f"w{n}") for n in (1, 2, 2, 3)] == [True, True, False, True]
+
+
+def test_p18_of_each_sender_two_rounds_of_delivery_are_remembered() -> None:
+    wakes = Wakes()
+    for number in range(100):
+        assert wakes.take(source(number), f"w{number}")
+    assert not any(wakes.take(source(number), f"w{number}") for number in range(68, 100))
+    assert [len(known) for known in wakes.taken.values()] == [32]
+
+
+def test_p18_what_an_earlier_version_handed_on_still_tells_a_repeat() -> None:
+    handed_on = '{"target":null,"listed":[],"unlisted":0,"marks":{"%s":5},"undelivered":0}'
+    sender = "644198385fbde810"  # the start of SHA-256 of "child#" and the generation
+    wakes = Wakes.model_validate_json(handed_on % sender)
+    assert [wakes.take(source(n), f"w{n}") for n in (5, 6, 6)] == [False, True, False]
 
 
 def test_p18_what_is_kept_of_wakes_is_under_40_kb() -> None:
     wakes = Wakes(target="t" * 256)
     for number in range(1_000):
         sender = f"{number:\\>128}"
-        wakes.take(source(2**53 - 1, sender))
+        for each in range(40):
+            wakes.take(source(2**53 - 1, sender), f"{number}-{each}")
         wakes.came(number, step(number, "\x01" * 60, sender))
-    assert (len(wakes.listed), wakes.unlisted, len(wakes.marks)) == (64, 936, 128)
+    assert (len(wakes.listed), wakes.unlisted) == (64, 936)
+    assert sum(map(len, wakes.taken.values())) == 512
     assert len(wakes.model_dump_json()) < 40_000
     assert [note.input_omitted for note in wakes.listed][:2] == [False, False]
     assert wakes.listed[-1].input_omitted

@@ -8,7 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError
 
 from affidavit import contract, granting
@@ -17,7 +23,7 @@ from affidavit.converter import data_converter
 from affidavit.errors import AffidavitUnavailable, SessionRefused
 from affidavit.granting import Grants
 from tests.support.bare import call
-from tests.support.foreign import json_payload
+from tests.support.foreign import json_payload, payload
 from tests.support.grants import book as book
 from tests.support.grants import client_of
 from tests.support.rig import AGENT, Rig
@@ -249,6 +255,31 @@ async def test_p15_the_book_survives_a_cancel_and_a_bad_start_ends(running: Rig,
         return (await foreign.describe()).status
 
     await eventually(status, lambda found: found is WorkflowExecutionStatus.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ([1, 2], "a grant book takes no arguments; 2 were given"),
+        ([{}, {}, {}], "a grant book takes no arguments; 3 were given"),
+        ([None], "invalid state of a grant book: 1 errors"),
+        ([payload("{}", "json/unheard-of")], "arguments cannot be decoded; their encodings: json/unheard-of"),
+        ([payload("{"), payload("{")], "arguments cannot be decoded; their encodings: json/plain, json/plain"),
+    ],
+)
+async def test_p15_a_book_that_was_started_wrongly_ends_and_says_why_and_the_next_grant_is_taken(
+    running: Rig, book: str, args: list[Any], why: str
+) -> None:
+    wrong = await running.client.temporal.start_workflow(
+        "GrantBook", args=args, id=book, task_queue=running.settings.task_queue
+    )
+    with pytest.raises(WorkflowFailureError) as failed:
+        async with asyncio.timeout(30):
+            await wrong.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.message == why
+    assert await running.client.grants.grant("ann", "s1") == 1
+    assert pairs(await running.client.grants.list("ann")) == [("s1", "")]
 
 
 async def test_p15_the_command_line_grants_lists_moves_and_deletes(

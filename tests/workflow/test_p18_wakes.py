@@ -124,12 +124,36 @@ async def test_p18_a_delivery_that_is_repeated_arrives_once(
 
     sending.after = die_once
     await child.wake("one")
+    await woken(parent, 1)  # so that the two are not in one round, which would repeat the first twice
     await child.wake("two")
     notes = await woken(parent, 2)
     assert [note.input for note in notes] == ["one", "two"]
     await eventually(parent.view, lambda view: view.repeated == 2)
     assert [event["payload"]["wake_id"] for event in wakes_in(running.journal(parent.session_id))] == died
     assert len(sending.sent) == 4
+
+
+async def test_p18_wakes_of_one_life_keep_their_order_however_it_is_spelled(
+    running: Rig, family: tuple[SessionHandle, SessionHandle], sending: Sending
+) -> None:
+    """An outage between the two: the second waits for the first, or the first would be told as delivered and lost."""
+    parent, child = family
+    tried: list[str] = []
+
+    def away_once(wake: WakeToDeliver) -> None:
+        tried.append(wake.wake_id)
+        if len(tried) == 1:
+            raise AffidavitUnavailable("a moment's outage")
+
+    sending.before = away_once
+    await child.record(
+        {"kind": "wake", "input": "first", "target": parent.session_id},
+        {"kind": "wake", "input": "second", "target": f"{parent.session_id}#{parent.generation}"},
+    )
+    assert [note.input for note in await woken(parent, 2)] == ["first", "second"]
+    assert len(tried) == 3
+    assert tried[0] == tried[1] != tried[2]
+    assert (await child.wakes_after()).undelivered == 0
 
 
 async def test_p18_wakes_survive_a_worker_that_is_gone_and_rollovers_of_both_sides(
@@ -320,3 +344,17 @@ def test_p18_the_step_has_a_schema() -> None:
     assert schema["required"] == ["kind", "input"]
     assert "target" in schema["properties"]
     assert json.dumps(schema)
+
+
+async def test_p18_a_forged_wake_silences_none_of_its_alleged_sender(
+    running: Rig, family: tuple[SessionHandle, SessionHandle]
+) -> None:
+    parent, child = family
+    source = {"session_id": child.session_id, "generation": child.generation, "sequence": 2**53 - 1}
+    forged = {"kind": "wake", "input": "forged", "wake_id": "00000000-0000-0000-0000-000000000000", "source": source}
+    target = running.client.temporal.get_workflow_handle(parent.session_id)
+    await target.signal("woken", json_payload(forged))
+    await woken(parent, 1)
+    await child.wake("real")
+    assert [note.input for note in await woken(parent, 2)] == ["forged", "real"]
+    assert len(wakes_in(running.journal(parent.session_id))) == 2
