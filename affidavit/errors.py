@@ -34,6 +34,10 @@ class ToolBlocked(AffidavitError):
         self.reason = reason
 
 
+class NotAttested(AffidavitError, TypeError):
+    """A call of a model by a way that an integration does not cover; it was not made."""
+
+
 class InvalidStep(AffidavitError, ValueError):
     """A step that the session would reject; nothing was sent."""
 
