@@ -126,10 +126,16 @@ class EncryptionCodec(PayloadCodec):
 
     async def open(self, payload: Payload) -> Payload | None:
         """A payload in plain form; None if it is sealed and cannot be opened."""
+        if len(payload.data) <= THREAD_BYTES:
+            return self.open_blocking(payload)
+        return await asyncio.to_thread(self.open_blocking, payload)
+
+    def open_blocking(self, payload: Payload) -> Payload | None:
+        """The same for a thread, however large the payload is."""
         if payload.metadata.get("encoding") != ENCODING:
             return payload
         key = self._keys.get(_key_id(payload))
-        return None if key is None else await _placed(_opened, payload, key)
+        return None if key is None else _opened(payload, key)
 
     def _lost(self, payload: Payload) -> Payload:
         key_id = _key_id(payload)

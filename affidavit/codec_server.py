@@ -12,6 +12,7 @@ Needs the `codec-server` extra (aiohttp).
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import hmac
 import json
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 BODY_BYTES: Final = 16 * 1024 * 1024
 """A request, at most: Temporal's own answers are smaller."""
 
+PAYLOADS: Final = 10_000
+"""Of a request, at most: the Web UI asks for those of one page of a history, each event of which has a few."""
+
 _HEADERS: Final = "authorization, content-type, x-namespace"
 _PREFIX: Final = b"Bearer "
 
@@ -47,12 +51,15 @@ def codec_app(codec: EncryptionCodec, *, token: str | None, origins: Collection[
     guard = _Guard(token, frozenset(origins))
 
     async def decode(request: web.Request) -> web.Response:
+        body = await request.read()
         try:
-            payloads = _parse(await request.read())
+            # In a thread, reading and writing too: other callers must not wait for a large one.
+            text = await asyncio.to_thread(_decoded, codec, body)
+        except _TooMany:
+            return web.json_response({"message": f"more than {PAYLOADS} payloads"}, status=413)
         except (ValueError, ParseError):
             return web.json_response({"message": "not a list of payloads"}, status=400)
-        opened = [(await codec.open(payload)) or payload for payload in payloads.payloads]
-        return web.json_response({"payloads": [MessageToDict(payload) for payload in opened]})
+        return web.json_response(text=text)
 
     app = web.Application(client_max_size=BODY_BYTES, middlewares=[guard.middleware])
     app.router.add_post("/decode", decode)
@@ -107,12 +114,25 @@ async def _answered(handler: Handler, request: web.Request) -> web.StreamRespons
         return web.json_response({"message": error.reason}, status=error.status)
 
 
+class _TooMany(Exception):
+    """More payloads than one request may have."""
+
+
+def _decoded(codec: EncryptionCodec, body: bytes) -> str:
+    """The answer to a request. Raises as `_parse`."""
+    opened = [codec.open_blocking(payload) or payload for payload in _parse(body).payloads]
+    return json.dumps({"payloads": [MessageToDict(payload) for payload in opened]})
+
+
 def _parse(body: bytes) -> Payloads:
-    """Raises ValueError or ParseError for what is no list of payloads."""
+    """Raises _TooMany, and ValueError or ParseError for what is no list of payloads."""
     try:
         document: Any = json.loads(body)
         if not isinstance(document, dict):
             raise ValueError("not an object")
+        listed = document.get("payloads")
+        if isinstance(listed, list) and len(listed) > PAYLOADS:
+            raise _TooMany
         return ParseDict(document, Payloads(), ignore_unknown_fields=True)
     except (RecursionError, TypeError, AttributeError, binascii.Error):
         raise ValueError("not a list of payloads") from None

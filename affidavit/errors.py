@@ -34,6 +34,14 @@ class ToolBlocked(AffidavitError):
         self.reason = reason
 
 
+class NotAttested(AffidavitError, TypeError):
+    """A call of a model by a way that an integration does not cover; it was not made."""
+
+
+class NotReported(AffidavitError):
+    """A step of a tool's call could not be reported. The call itself has gone on; its evidence lacks that step."""
+
+
 class InvalidStep(AffidavitError, ValueError):
     """A step that the session would reject; nothing was sent."""
 

@@ -28,7 +28,14 @@ from affidavit.contract import (
     SubmitResult,
 )
 from affidavit.converter import encode_json, raw_json
-from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
+from affidavit.errors import (
+    AffidavitError,
+    AffidavitUnavailable,
+    NotReported,
+    SessionFailed,
+    SessionNotFound,
+    SessionRefused,
+)
 from affidavit.evidence.layout import trajectory_name
 from affidavit.evidence.text import printable
 from affidavit.grants import holder_of
@@ -74,11 +81,18 @@ class SessionHandle(SessionProcess, ReportsTools):
         self._sender = Sender(self._line.signal, Pace(self._crowded, patience=client.retry_timeout).wait)
         self._redact = redact
         self._on_leaving: list[Callable[[], None]] = []
+        self._unreported: Exception | None = None
+        self._closing = False
 
     @property
     def generation(self) -> str | None:
         """Which life of the id this handle has opened; None for a handle that only names a session."""
         return self.attached.generation if self.attached else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle has closed or cancelled the session, or knows its outcome."""
+        return self._closing or self.outcome is not None
 
     @property
     def producer(self) -> str:
@@ -105,6 +119,7 @@ class SessionHandle(SessionProcess, ReportsTools):
                 as the text says, nor those of this call.
         """
         checked = self.encoded(steps)
+        self._tell()
         await self._may_wake(steps)
         await self._sender.put(checked)
 
@@ -146,8 +161,11 @@ class SessionHandle(SessionProcess, ReportsTools):
 
         Raises:
             AffidavitUnavailable, SessionStalled, SessionNotFound, SessionRefused: as `record` and `submit`.
+            NotReported: everything else is in the journal, but a step of a tool's call could not be reported.
         """
-        return await self._update(contract.UPDATE_FLUSH, FlushResult)
+        flushed = await self._update(contract.UPDATE_FLUSH, FlushResult)
+        self._tell()
+        return flushed
 
     async def admit(
         self, attempt_id: str | None = None, agent: Agent | None = None, *, after: asyncio.Future[Any] | None = None
@@ -168,7 +186,9 @@ class SessionHandle(SessionProcess, ReportsTools):
                 CaptureIncomplete.
             AffidavitUnavailable: nobody answered within the client's `admit_timeout`; the text says who is missing.
                 Asking again with the same `attempt_id` is safe.
+            NotReported: a step of a tool's call could not be reported; told once, nothing was asked.
         """
+        self._tell()
         argument = as_argument(AdmitRequest, attempt_id=attempt_id or new_session_id(), agent=agent)
         try:
             async with asyncio.timeout(self._client.admit_timeout):
@@ -264,12 +284,20 @@ class SessionHandle(SessionProcess, ReportsTools):
                 returns its outcome.
             AffidavitUnavailable, SessionStalled: steps could not be sent, so the session was not closed.
             SessionFailed: it ended without an outcome.
+            NotReported: it is closed and `outcome` is set, but a step of a tool's call could not be reported.
         """
         await self._addressed()
         await self._sender.drain()
-        with suppress(SessionNotFound):  # not running any more, or never was: the result tells which
-            await self._line.update(contract.UPDATE_CLOSE, CloseAccepted)
-        return await self.result()
+        self._closing = True
+        try:
+            with suppress(SessionNotFound):  # not running any more, or never was: the result tells which
+                await self._line.update(contract.UPDATE_CLOSE, CloseAccepted)
+        except BaseException:
+            self._closing = False
+            raise
+        outcome = await self.result()
+        self._tell()
+        return outcome
 
     async def cancel(self) -> None:
         """Ask the session to end as cancelled: it drains, seals and stops.
@@ -381,18 +409,37 @@ class SessionHandle(SessionProcess, ReportsTools):
         """`post` for steps that were encoded in another thread."""
         self._sender.post(steps)
 
+    def report_failed(self, error: BaseException) -> None:
+        """Remember that a step could not be reported where nobody could be told; on the session's loop only."""
+        if self._unreported is None:
+            self._unreported = NotReported(f"a step of a tool's call was not reported: {_worded(error)}")
+            self._unreported.__cause__ = error
+
+    def _tell(self) -> None:
+        """Raise what nobody was told yet, once."""
+        unreported, self._unreported = self._unreported, None
+        if unreported is not None:
+            raise unreported
+
     def _limit(self) -> int:
         return self._client.message_bytes(self.session_id)
 
     async def _cancel(self) -> BaseException | None:
         unsent = await self._sender.settle(CANCEL_DRAIN_S)
         await self._line.cancel()
-        return unsent
+        self._closing = True
+        unreported, self._unreported = self._unreported, None
+        return unsent or unreported
 
     async def _update(self, name: str, result_type: type[R], *args: RawValue) -> R:
         # In the order of the calls: what was reported before has to be there before.
         await self._sender.drain()
         return await self._line.update(name, result_type, *args)
+
+
+def _worded(error: BaseException) -> str:
+    """Our own words for it, else no more than its type: others' may quote what was to be redacted."""
+    return printable(str(error), 200) if isinstance(error, AffidavitError) else type(error).__name__
 
 
 def _ended_by_refusal(error: BaseException) -> bool:

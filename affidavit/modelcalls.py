@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from affidavit.cursor import Message, MessageCursor, context_sha256
-from affidavit.errors import AffidavitError, InvalidStep, MessageTooLarge, SessionRefused
+from affidavit.errors import AffidavitError, InvalidStep, MessageTooLarge, NotReported, SessionRefused
 from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
 from affidavit.reporter import Reporter, Reports
@@ -222,8 +222,12 @@ class ModelCalls:
             self._settling = asyncio.ensure_future(self._flushed())
 
     async def _flushed(self) -> None:
-        with suppress(AffidavitError):  # the next admission says so
+        try:
             await self.reporter.handle.flush()
+        except NotReported as error:  # told once, and nobody listens here
+            self.reporter.handle.report_failed(error.__cause__ or error)
+        except AffidavitError:
+            pass  # the next admission says so
 
 
 def correction_message(text: str) -> Message:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from affidavit.outgoing import Step
+from affidavit.outgoing import Encoded, Step
 
 if TYPE_CHECKING:
     from affidavit.handle import SessionHandle
@@ -39,7 +39,20 @@ class Reporter:
             InvalidStep, MessageTooLarge: nothing was taken.
         """
         encoded = self.handle.encoded(steps)
-        self.soon(lambda: self.handle.post_encoded(encoded), steps=len(encoded))
+        if self._here():
+            self.handle.post_encoded(encoded)
+        else:
+            self.later(lambda: self._post_late(encoded), steps=len(encoded))
+
+    def failed(self, error: Exception) -> None:
+        """Have the session's next caller told that something was not reported."""
+        self.soon(lambda: self.handle.report_failed(error))
+
+    def _post_late(self, encoded: Sequence[Encoded]) -> None:
+        try:
+            self.handle.post_encoded(encoded)
+        except Exception as error:  # noqa: BLE001 - a spool's disk, say; whoever has reported it is gone
+            self.handle.report_failed(error)
 
     def soon(self, call: Callable[[], object], *, steps: int = 1) -> None:
         """Run a function on the session's loop: now where that is ours, else as soon as it can."""

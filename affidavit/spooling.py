@@ -72,6 +72,11 @@ class SpoolingHandle(SessionHandle):
         """The spool file, once there is one."""
         return self._spool.path if self._spool else None
 
+    @property
+    def closed(self) -> bool:
+        """As of any handle; also once the spool says how the session ends."""
+        return super().closed or (self._spool is not None and self._spool.closed)
+
     # -- reporting -------------------------------------------------------------------------------------
 
     def encoded(self, steps: Sequence[Step]) -> list[Encoded]:
@@ -88,6 +93,7 @@ class SpoolingHandle(SessionHandle):
     async def record(self, *steps: Step) -> None:
         """As of any handle, but never for want of a server."""
         encoded = self.encoded(steps)
+        self._tell()
         if self._spool is None:
             try:
                 await self._sender.put(encoded)
@@ -128,6 +134,7 @@ class SpoolingHandle(SessionHandle):
                 return await super().flush()
             except AffidavitUnavailable:
                 await self._leave()
+        self._tell()
         return NOTHING_YET
 
     async def admit(
@@ -143,6 +150,7 @@ class SpoolingHandle(SessionHandle):
             else:
                 self._attempts.add(attempt_id)
                 return result
+        self._tell()
         return AdmitResult(accepted=True, attempt_id=attempt_id)
 
     # -- the end ---------------------------------------------------------------------------------------

@@ -6,28 +6,23 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Final, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pydantic_core import to_jsonable_python
-
-from affidavit.errors import InvalidStep, MessageTooLarge, ToolBlocked
+from affidavit.errors import InvalidStep, MessageTooLarge, SessionNotFound, ToolBlocked
+from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
 from affidavit.reporter import Reporter
+from affidavit.toolresults import Ending, described, not_reported, reportable, watched
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+REASON_CHARS: Final = 512
+"""Of the error of a policy that has failed, at most."""
+
 Policy = Callable[[Mapping[str, Any]], str | None]
 """Sees a call's arguments; returns why it is blocked, or None."""
-
-
-def reportable(value: Any) -> Any:
-    """A value as JSON can carry it: models and dataclasses as objects, what nobody can write by its `repr`."""
-    try:
-        return to_jsonable_python(value, fallback=repr, inf_nan_mode="constants", bytes_mode="base64")
-    except (ValueError, TypeError, RecursionError):
-        return repr(value)
 
 
 class Tool(Protocol[P, R_co]):
@@ -37,7 +32,8 @@ class Tool(Protocol[P, R_co]):
         """Call it as before; the call gets an id of its own.
 
         Raises:
-            ToolBlocked: the policy refuses it, or the arguments do not fit; the function was not called.
+            ToolBlocked: the policy refuses it or fails, or the arguments do not fit; the function was not called.
+            SessionNotFound: the session has been closed; the function was not called.
         """
         ...
 
@@ -49,7 +45,8 @@ class Tool(Protocol[P, R_co]):
 
         Raises:
             ToolBlocked: the arguments are no object (stage `parse`), do not fit the function (`schema`), or the policy
-                refuses them (`policy`). The function was not called; the model may be told the reason.
+                refuses them or fails (`policy`). The function was not called; the model may be told the reason.
+            SessionNotFound: the session has been closed; the function was not called.
         """
         ...
 
@@ -63,8 +60,11 @@ class _Calls(Generic[P, R]):
         self._function = function
         self._policy = policy
         self._signature = inspect.signature(function)
+        self._pending: set[Ending] = set()
+        reporter.handle.on_leaving(self._leave)
 
     def direct(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._check_open()
         try:
             arguments = dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -72,6 +72,7 @@ class _Calls(Generic[P, R]):
         return self._run(new_session_id(), arguments, args, kwargs)
 
     def announced(self, call_id: str, arguments: Mapping[str, Any] | str | None = None) -> R:
+        self._check_open()
         parsed = _parsed(arguments)
         if parsed is None:
             self._block(call_id, arguments, "parse", "the arguments are no JSON object")
@@ -81,35 +82,60 @@ class _Calls(Generic[P, R]):
             self._block(call_id, parsed, "schema", str(error))
         return self._run(call_id, parsed, bound.args, bound.kwargs)
 
+    def result(self, call_id: str, content: Any, *, ok: bool) -> None:
+        """Report what came of a call; what goes wrong there is told to the session's next caller."""
+        step = {"kind": "tool_result", "call_id": call_id, "ok": ok, "content": reportable(content)}
+        report_tool_step(self._reporter, step)
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Run something soon, but not now."""
+        self._reporter.later(call)
+
+    def _leave(self) -> None:
+        for ending in list(self._pending):
+            ending.dropped()
+
     def _run(self, call_id: str, arguments: Mapping[str, Any], args: Any, kwargs: Any) -> R:
-        reason = self._policy(arguments) if self._policy is not None else None
-        if reason is not None:
-            self._block(call_id, arguments, "policy", reason)
-        self._report(self._verdict(call_id, arguments, allowed=True))
-        if inspect.iscoroutinefunction(self._function):
-            return cast("R", self._awaited(call_id, args, kwargs))
+        self._check_policy(call_id, arguments)
+        report_tool_step(self._reporter, self._verdict(call_id, arguments, allowed=True))
+        ending = Ending(call_id, self, self._pending)
         try:
             result = self._function(*args, **kwargs)
         except BaseException as error:
-            self._failed(call_id, error)
+            ending.failed(error)
             raise
-        self._result(call_id, result, ok=True)
-        return result
+        return cast("R", watched(result, ending))
 
-    async def _awaited(self, call_id: str, args: Any, kwargs: Any) -> Any:
+    def _check_open(self) -> None:
+        if self._reporter.handle.closed:
+            raise SessionNotFound(f"the session has been closed, so {printable(self.name)} was not called")
+
+    def _check_policy(self, call_id: str, arguments: Mapping[str, Any]) -> None:
+        if self._policy is None:
+            return
         try:
-            result = await cast("Any", self._function(*args, **kwargs))
-        except BaseException as error:
-            self._failed(call_id, error)
-            raise
-        self._result(call_id, result, ok=True)
-        return result
+            reason = self._policy(arguments)
+        except Exception as error:  # noqa: BLE001 - of whatever a policy does; it allows nothing
+            said = described(error)
+            text = printable(f"the policy failed: {said['error']}: {said['message']}", REASON_CHARS)
+            self._block(call_id, arguments, "policy", text, error)
+        if reason is not None:
+            self._block(call_id, arguments, "policy", reason if isinstance(reason, str) else str(reportable(reason)))
 
     def _block(
-        self, call_id: str, arguments: Any, stage: Literal["parse", "schema", "policy"], reason: str
+        self,
+        call_id: str,
+        arguments: Any,
+        stage: Literal["parse", "schema", "policy"],
+        reason: str,
+        cause: Exception | None = None,
     ) -> NoReturn:
-        self._report(self._verdict(call_id, arguments, allowed=False) | {"stage": stage, "reason": reason})
-        raise ToolBlocked(self.name, stage, reason)
+        step = self._verdict(call_id, arguments, allowed=False) | {"stage": stage, "reason": reason}
+        try:
+            report_tool_step(self._reporter, step)
+        except Exception as error:  # noqa: BLE001 - the call stays blocked
+            self._reporter.failed(error)
+        raise ToolBlocked(self.name, stage, reason) from cause
 
     def _verdict(self, call_id: str, arguments: Any, *, allowed: bool) -> dict[str, Any]:
         return {
@@ -119,15 +145,6 @@ class _Calls(Generic[P, R]):
             "allowed": allowed,
             "arguments": reportable(arguments),
         }
-
-    def _failed(self, call_id: str, error: BaseException) -> None:
-        self._result(call_id, {"error": type(error).__name__, "message": str(error)}, ok=False)
-
-    def _result(self, call_id: str, content: Any, *, ok: bool) -> None:
-        self._report({"kind": "tool_result", "call_id": call_id, "ok": ok, "content": reportable(content)})
-
-    def _report(self, step: dict[str, Any]) -> None:
-        report_tool_step(self._reporter, step)
 
 
 class ReportsTools:
@@ -150,7 +167,9 @@ class ReportsTools:
     ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
         """Decorate a function, asynchronous or not, so that each call is reported: verdict, arguments, result, failure.
 
-        It is called as before. `call(call_id, arguments)` runs a call that a model has announced.
+        It is called as before. `call(call_id, arguments)` runs a call that a model has announced. An awaitable, a
+        future or an iterator that it returns is reported when that is done, has failed, or was dropped; of an iterator
+        what it has yielded, 1000 items at most.
 
         Args:
             name: what the model calls it; the function's name if left out.
@@ -182,17 +201,26 @@ def _tool(calls: _Calls[P, R], function: Callable[P, R]) -> Tool[P, R]:
 
 
 def report_tool_step(reporter: Reporter, step: dict[str, Any]) -> None:
-    """Report a tool's step; a result too large for a message is reported by its size, and not left out.
+    """Report a tool's step. A result that cannot be reported is named by its size or by the error's type.
+
+    Never raises for a result: the tool has run, and what it gave belongs to the agent. What fails there is told to the
+    session's next `record`, `admit`, `flush` or `close`.
 
     Raises:
-        InvalidStep: the id or the name of the call is none that a session takes.
+        InvalidStep: of a call: its id or its name is none that a session takes, or it is too large.
     """
     try:
         reporter.post(step)
-    except MessageTooLarge as error:
+    except Exception as error:
         if step["kind"] != "tool_result":
-            raise InvalidStep(str(error)) from error
-        reporter.post(step | {"content": f"not reported: {error}"})
+            if isinstance(error, MessageTooLarge):
+                raise InvalidStep(str(error)) from error
+            raise
+        told = f"not reported: {error}" if isinstance(error, MessageTooLarge) else not_reported(error)
+        try:
+            reporter.post(step | {"content": told})
+        except Exception as again:  # noqa: BLE001 - a redaction that raises, an id that is none
+            reporter.failed(again)
 
 
 def _parsed(arguments: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
@@ -201,6 +229,6 @@ def _parsed(arguments: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return dict(arguments) if isinstance(arguments, Mapping) else None

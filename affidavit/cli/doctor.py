@@ -18,6 +18,7 @@ from affidavit.doctor.places import Places
 from affidavit.doctor.report import Check, Finding, Verdict, always, blocking, examine, worded
 from affidavit.doctor.topics import topics
 from affidavit.errors import AffidavitUnavailable
+from affidavit.evidence.keys import KeyFileError
 
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
@@ -63,6 +64,7 @@ def _of_machine(places: Places) -> dict[str, Check]:
         "evidence store": blocking(lambda: local.store(places)),
         "event bus": topics if places.kafka else blocking(lambda: local.bus(places)),
         "journal key": blocking(lambda: keyfiles.journal_key(places)),
+        "codec keys": blocking(lambda: keyfiles.codec_keys(os.environ)),
         "signing key": blocking(lambda: keyfiles.signing_key(places)),
         "public keys": blocking(lambda: keyfiles.keyring(places)),
         "versions": blocking(local.versions),
@@ -77,6 +79,8 @@ async def _of_server(places: Places) -> dict[str, Check]:
         return _unasked(Verdict("failed", f"no answer within {CONNECT_S:g} s", NO_SERVER))
     except CommandError as error:  # no client extra: this machine has no business with a server
         return _unasked(Verdict("not checked", str(error)))
+    except KeyFileError:  # what is wrong with them is the finding of their own check
+        return _unasked(Verdict("not checked", "the codec keys cannot be used, so nothing was asked"))
     except AffidavitUnavailable as error:
         return _unasked(Verdict("failed", str(error), NO_SERVER))
     except Exception as error:  # noqa: BLE001 - a configuration that cannot be read, say; this machine is looked at all the same
@@ -102,7 +106,7 @@ def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
 
 
 def _unasked(verdict: Verdict) -> dict[str, Check]:
-    silent = always(Verdict("not checked", "no server"))
+    silent = always(Verdict("not checked", "no server" if verdict.status == "failed" else "the server was not asked"))
     return {"server": always(verdict), **dict.fromkeys(OF_SERVER, silent)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from affidavit.doctor.places import JOURNAL_KEY, SEED, Place, Places
@@ -16,6 +17,10 @@ from affidavit.evidence.layout import PUBLIC_KEYS
 from affidavit.evidence.text import printable
 
 KEYGEN = "`affidavit keygen` makes keys; chmod 0600 and chown mend a file's rights"
+CODEC_KEYGEN = (
+    "correct AFFIDAVIT_CODEC_KEY_FILES or AFFIDAVIT_CODEC_KEY: 32 bytes, in a file of mode 0600 or as hex or base64; "
+    "`affidavit keygen --codec` makes one"
+)
 NO_KEYS = "the embedded mode makes its own; choose its folder with --data-dir, or set the worker's variables"
 OWN = "the worker's user alone should own the keys and their folder (0700)"
 
@@ -35,6 +40,23 @@ def journal_key(places: Places) -> Verdict:
         return Verdict("failed", str(error), KEYGEN)
     number = len(places.journal_keys) + (places.journal_key is not None)
     return _judged(f"{number} usable, readable by its owner alone", doubts)
+
+
+def codec_keys(environment: Mapping[str, str]) -> Verdict:
+    """That clients and workers with this environment can encrypt, where it says that they do."""
+    try:
+        from affidavit.codec_keys import KEY_FILES_VARIABLE, codec_from_environment
+    except ModuleNotFoundError:  # a machine without the client extra, which puts nothing on the wire
+        return Verdict("not checked", "no client extra on this machine")
+    try:
+        codec = codec_from_environment(environment)
+    except EvidenceError as error:
+        return Verdict("failed", str(error), CODEC_KEYGEN)
+    if not codec.encrypts:
+        return Verdict("ok", "none is set: payloads are not encrypted")
+    paths = [part for part in environment.get(KEY_FILES_VARIABLE, "").split(":") if part]
+    doubts = [doubt for path in paths for doubt in _doubts(Place(path, KEY_FILES_VARIABLE))]
+    return _judged(f"usable, the first of {', '.join(codec.key_ids)} encrypts", doubts)
 
 
 def signing_key(places: Places) -> Verdict:

@@ -25,7 +25,8 @@ from affidavit.finish import finish_word
 from affidavit.ids import new_session_id
 from affidavit.modelcalls import ModelCall, ModelCalls
 from affidavit.reporter import Reports
-from affidavit.tools import report_tool_step, reportable
+from affidavit.toolresults import reportable
+from affidavit.tools import report_tool_step
 from affidavit.usage import langchain_usage
 
 _ROLES: Mapping[str, str] = {"human": "user", "ai": "assistant", "function": "tool"}

@@ -3,7 +3,7 @@
     client = attest(AsyncOpenAI(), session)      # or OpenAI() with a session of SyncSessionClient
 
 `chat.completions` and `responses`: `create`, `parse`, `stream`, streaming or not. A stream that is closed or dropped
-before its end is reported as cancelled, once. Needs the `openai` extra.
+before its end is reported as cancelled, once. Every other call of a model is refused. Needs the `openai` extra.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 
 from openai import AsyncOpenAI, OpenAI
 
+from affidavit.errors import NotAttested
 from affidavit.integrations import openai_shapes as shapes
+from affidavit.integrations.openai_gate import admitted, close_gate
 from affidavit.integrations.openai_streams import AsyncStream, Parts, SyncStream
 from affidavit.modelcalls import ModelCall, ModelCalls, correction_message
 from affidavit.reporter import Reports
@@ -27,6 +29,8 @@ _RAW_HEADER: Final = "X-Stainless-Raw-Response"
 def attest(client: C, session: Reports, *, stream_usage: bool = True) -> C:
     """A copy of a client whose calls belong to a session; the given one stays as it is.
 
+    What is made of the copy by `with_options`, `copy`, `with_raw_response` is attested too.
+
     Args:
         session: of `SessionClient`, or of `SyncSessionClient`; the latter also for a synchronous client.
         stream_usage: ask for the usage of streamed chat completions where the caller does not; the chunk that brings
@@ -35,15 +39,27 @@ def attest(client: C, session: Reports, *, stream_usage: bool = True) -> C:
     The client's calls raise, besides its own errors:
         SessionRefused: the session does not admit the call: a loop was detected, say.
         AffidavitUnavailable: nobody answers, so the call is not made.
+        NotAttested: it would call a model by an endpoint that is not covered, so it is not made.
     """
-    attested = client.copy()
-    calls = ModelCalls(session)
-    for resource, api in ((attested.chat.completions, _Chat(stream_usage)), (attested.responses, _Responses())):
+    return _attested(client.copy(), ModelCalls(session), stream_usage)
+
+
+def _attested(client: C, calls: ModelCalls, stream_usage: bool) -> C:
+    made = _asynchronous if isinstance(client, AsyncOpenAI) else _synchronous
+    for resource, api in ((client.chat.completions, _Chat(stream_usage)), (client.responses, _Responses())):
         for name in ("create", "parse"):
-            original = getattr(resource, name)
-            made = _asynchronous if isinstance(client, AsyncOpenAI) else _synchronous
-            setattr(resource, name, made(original, api, calls))
-    return attested
+            setattr(resource, name, made(getattr(resource, name), api, calls))
+    copied = client.copy
+
+    @functools.wraps(copied)
+    def copy(**options: Any) -> C:
+        return _attested(copied(**options), calls, stream_usage)
+
+    changed: Any = client
+    changed.copy = changed.with_options = copy
+    changed.beta.chat = client.chat  # the same API under its old name
+    close_gate(client)
+    return client
 
 
 class _Chat:
@@ -90,7 +106,8 @@ def _synchronous(original: Callable[..., Any], api: _Api, calls: ModelCalls) -> 
         call = calls.begin_blocking(**_request(api, sent))
         sent, hide = api.prepared(sent, call.correction)
         try:
-            answer = original(**sent)
+            with admitted():
+                answer = original(**sent)
         except BaseException as error:
             call.fail(error)
             raise
@@ -105,7 +122,8 @@ def _asynchronous(original: Callable[..., Any], api: _Api, calls: ModelCalls) ->
         call = await calls.begin(**_request(api, sent))
         sent, hide = api.prepared(sent, call.correction)
         try:
-            answer = await original(**sent)
+            with admitted():
+                answer = await original(**sent)
         except BaseException as error:
             call.fail(error)
             raise
@@ -117,7 +135,7 @@ def _asynchronous(original: Callable[..., Any], api: _Api, calls: ModelCalls) ->
 def _request(api: _Api, sent: Mapping[str, Any]) -> dict[str, Any]:
     raw = (sent.get("extra_headers") or {}).get(_RAW_HEADER)
     if raw == "stream" or (raw and sent.get("stream")):
-        raise TypeError("a raw streaming response cannot be attested; use stream=True without it")
+        raise NotAttested("a raw streaming response cannot be attested; use stream=True without it")
     tools = sent.get("tools")
     named = {"model": str(sent["model"])} if isinstance(sent.get("model"), str) else {}
     return api.request(sent) | named | ({"tools": shapes.plain(list(tools))} if isinstance(tools, list | tuple) else {})

@@ -30,7 +30,8 @@ from affidavit.ids import new_session_id
 from affidavit.integrations.openai_shapes import output_fields, plain, responses_answer, responses_messages
 from affidavit.modelcalls import ModelCall, ModelCalls, SpanError, correction_message
 from affidavit.reporter import Reports
-from affidavit.tools import report_tool_step, reportable
+from affidavit.toolresults import reportable
+from affidavit.tools import report_tool_step
 from affidavit.usage import openai_responses_usage
 
 

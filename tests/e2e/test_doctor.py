@@ -71,6 +71,7 @@ async def test_all_is_well_and_no_secret_is_told(running: Rig, server: DevServer
         "evidence store",
         "event bus",
         "journal key",
+        "codec keys",
         "signing key",
         "public keys",
         "versions",
@@ -107,6 +108,20 @@ async def test_without_a_server_this_machine_is_looked_at_all_the_same(rig: Rig,
     assert status["server"] == "failed"
     assert {status[name] for name in ("namespace", "session workers", "sessions", "clock")} == {"not checked"}
     assert {status[name] for name in ("journal key", "signing key", "public keys")} == {"ok"}
+
+
+async def test_i6_a_bad_codec_key_is_found_as_one_and_not_as_a_missing_server(
+    rig: Rig, server: DevServer, tmp_path: Path
+) -> None:
+    env = environment(rig, server.address, AFFIDAVIT_CODEC_KEY="planted-nonsense")
+    code, output, errors = await ran((*COMMAND, "doctor", "--json"), env, tmp_path / "log")
+    found = {each["check"]: each for each in json.loads(output)["checks"]}
+    assert [name for name, each in found.items() if each["status"] == "failed"] == ["codec keys"]
+    assert found["codec keys"]["what"] == "AFFIDAVIT_CODEC_KEY is not 32 bytes as hex or base64"
+    assert "keygen --codec" in found["codec keys"]["do"]
+    assert (found["server"]["status"], found["server"]["do"]) == ("not checked", "")
+    assert (code, errors) == (1, "")
+    assert "planted" not in output
 
 
 async def test_setup_registers_once_and_says_so(server: DevServer, rig: Rig, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,38 @@ async def test_i6_what_is_no_list_of_payloads_is_refused(server: Asking, body: b
 async def test_i6_a_body_over_the_limit_is_refused(server: Asking) -> None:
     async with server.post("/decode", data=b" " * (BODY_BYTES + 1), headers=ALLOWED) as answer:
         assert answer.status == 413
+
+
+async def test_i6_more_payloads_than_a_page_has_are_refused(server: Asking) -> None:
+    for number, expected in ((10_000, 200), (10_001, 413)):
+        async with server.post(
+            "/decode", data=b'{"payloads":[%s]}' % b",".join([b"{}"] * number), headers=ALLOWED
+        ) as got:
+            answer = await got.json()
+            assert got.status == expected
+    assert answer == {"message": "more than 10000 payloads"}
+
+
+async def test_i6_other_callers_do_not_wait_while_payloads_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    codec = EncryptionCodec([KEY_A])
+
+    def held(payload: Payload) -> Payload:
+        entered.set()
+        assert leave.wait(30)
+        return payload
+
+    monkeypatch.setattr(codec, "open_blocking", held)
+    async with TestClient(TestServer(codec_app(codec, token=TOKEN, origins=[UI]))) as client:
+        slow = asyncio.create_task(ask(client, form(PLAIN)))
+        try:
+            assert await asyncio.to_thread(entered.wait, 30)
+            async with client.get("/decode", headers=ALLOWED) as answer:
+                assert answer.status == 405
+            assert not slow.done()
+        finally:
+            leave.set()
+        assert (await slow)[0] == 200
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -209,6 +209,18 @@ def test_secrets_in_the_environment_are_checked_and_never_shown(data: Path) -> N
     assert what.startswith("public.json in evidence does not hold the signer's key ")
 
 
+def test_i6_codec_keys_are_named_by_their_ids(tmp_path: Path) -> None:
+    assert keyfiles.codec_keys({}) == Verdict("ok", "none is set: payloads are not encrypted")
+    key = tmp_path / "codec.key"
+    key.write_bytes(SEED)
+    key.chmod(0o600)
+    found = keyfiles.codec_keys({"AFFIDAVIT_CODEC_KEY_FILES": str(key)})
+    assert (found.status, found.what.startswith("usable, the first of ")) == ("ok", True)
+    key.chmod(0o644)
+    found = keyfiles.codec_keys({"AFFIDAVIT_CODEC_KEY_FILES": str(key)})
+    assert (found.status, "keygen --codec" in found.do) == ("failed", True)
+
+
 def test_i2_a_seed_where_nobody_signs_is_a_warning(data: Path) -> None:
     seed = str(data / "keys/signing.seed")
     assert judged(keyfiles.signing_key, data, AFFIDAVIT_ROLES="session") == (
