@@ -109,6 +109,24 @@ async def test_without_a_server_this_machine_is_looked_at_all_the_same(rig: Rig,
     assert {status[name] for name in ("journal key", "signing key", "public keys")} == {"ok"}
 
 
+async def test_a_missing_namespace_is_one_failure_and_the_rest_is_not_checked(
+    server: DevServer, rig: Rig, tmp_path: Path
+) -> None:
+    env = environment(rig, server.address, TEMPORAL_NAMESPACE="nowhere")
+    code, output, _ = await ran((*COMMAND, "doctor", "--json"), env, tmp_path / "log")
+    checks = json.loads(output)["checks"]
+    assert code == 1
+    assert [each["check"] for each in checks if each["status"] == "failed"] == ["namespace"]
+    assert [each["check"] for each in checks if each["what"] == "no namespace"] == [
+        "search attributes",
+        "session workers",
+        "signing workers",
+        "sessions",
+        "store of sessions",
+        "clock",
+    ]
+
+
 async def test_setup_registers_once_and_says_so(server: DevServer, rig: Rig, tmp_path: Path) -> None:
     env = environment(rig, server.address)
     code, output, errors = await ran((*COMMAND, "setup"), env, tmp_path / "log")
@@ -124,7 +142,7 @@ async def test_setup_registers_once_and_says_so(server: DevServer, rig: Rig, tmp
 
 async def test_a_namespace_that_is_not_there_fails(server: DevServer) -> None:
     there = ServerChecks(await SessionClient.connect(address=server.address))
-    assert (await of(there.namespace)).what == "default, retention 1 days"
+    assert (await of(there.namespace)).what == "default, retention 1 day"
     gone = ServerChecks(await SessionClient.connect(address=server.address, namespace="nowhere"))
     finding = await of(gone.namespace)
     assert (finding.status, finding.what) == ("failed", "nowhere does not exist")
