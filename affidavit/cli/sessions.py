@@ -335,7 +335,7 @@ def outcome_rows(outcome: SessionOutcome) -> dict[str, Any]:
         "steps reported": outcome.steps,
         "events": outcome.event_count,
         **totals_rows(outcome.totals.model_dump()),
-        "stop reason": outcome.stop_reason,
+        "stop reason": None if outcome.status == "abandoned" else outcome.stop_reason,  # its owner was gone: above
         "rejected": outcome.rejected or None,
         "repeated": outcome.repeated or None,
         "late steps": outcome.late_steps or None,
