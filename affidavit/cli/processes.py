@@ -27,7 +27,7 @@ from affidavit.stores.errors import EvidenceStoreMismatch
 if TYPE_CHECKING:
     from temporalio.client import WorkflowExecution
 
-    from affidavit.client import SessionEvent, SessionProcess
+    from affidavit.client import SessionClient, SessionEvent, SessionProcess
 
 ANSWER_LIMIT_S: Final = 10.0
 """What no worker answers within this time is not answered at all, as far as a command can wait."""
@@ -99,11 +99,12 @@ def tail(
 
 async def _tail(session: str, count: int, follow: bool, data_dir: Path, as_json: bool) -> None:
     try:
-        process = await _process(session, data_dir)
+        client = await _connected(data_dir)
     except (CommandError, AffidavitUnavailable) as error:
         for event in _stored_events(session, count, data_dir, error):
             _show(event, as_json)
         return
+    process = await _answerable(client, session)
     with known(session):
         shown = await process.recent_events(count)
     for event in shown:
@@ -169,9 +170,10 @@ def wait(
 
 async def _waited(session: str, timeout_ms: int | None, data_dir: Path) -> SessionOutcome:
     try:
-        process = await _process(session, data_dir)
+        client = await _connected(data_dir)
     except (CommandError, AffidavitUnavailable) as error:
         return sealed_outcome(session, data_dir, error)
+    process = await _answerable(client, session)
     limit = None if timeout_ms is None else timeout_ms / 1000
     waiting = asyncio.ensure_future(process.result())
     try:
@@ -234,9 +236,17 @@ def _requested(request: CancelRequested | AbandonRequested, session: str, what: 
     pairs({"session": session, f"{what} requested": iso_ms(facts.pop("time")), **facts})
 
 
-async def _process(session: str, data_dir: Path | None = None) -> SessionProcess:
+async def _process(session: str) -> SessionProcess:
+    return await _answerable(await connect(answer_limit=ANSWER_LIMIT_S), session)
+
+
+async def _connected(data_dir: Path) -> SessionClient:
+    """A client that shares the data folder's store, if there is one."""
+    store = data_dir / STORE
+    return await connect(store=store if store.is_dir() else None, answer_limit=ANSWER_LIMIT_S)
+
+
+async def _answerable(client: SessionClient, session: str) -> SessionProcess:
     """The session, if somebody can answer for it: it has ended, or its own task queue is polled."""
-    store = data_dir / STORE if data_dir is not None else None
-    client = await connect(store=store if store is not None and store.is_dir() else None, answer_limit=ANSWER_LIMIT_S)
     await require_runner(client, session)
     return client.process(session)

@@ -6,11 +6,14 @@ import asyncio
 import uuid
 
 import pytest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 
 from affidavit.cli.app import run
 from tests.support.bare import call
 from tests.support.commands import command
 from tests.support.rig import Rig
+from tests.support.waiting import eventually
 
 SPEC = {"agent": {"version": "1", "charter": "c", "instance_uid": "i"}}
 
@@ -26,8 +29,36 @@ async def test_a_session_whose_own_task_queue_nobody_polls_is_told_by_that_queue
             code, out, errors = await command(running, monkeypatch, name, "elsewhere")
             told = f"session elsewhere runs on task queue {nobody}, which no worker polls"
             assert (code, out, told in errors) == (4, "", True), (name, errors)
+            assert ("evidence" in errors) == (name == "show")
     finally:
         await execution.terminate()
+
+
+async def test_a_close_that_nobody_answers_says_what_it_waits_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("affidavit.cli.sessions.SILENT_S", 0.2)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", rig.client.temporal.service_client.config.target_host)
+    queue = f"gone-{uuid.uuid4()}"
+    temporal = rig.client.temporal
+    execution = await temporal.start_workflow("AgentSession", SPEC, id="silent", task_queue=queue)
+    # A worker that took the first task and died: Temporal goes on to list it for minutes.
+    await temporal.workflow_service.poll_workflow_task_queue(
+        PollWorkflowTaskQueueRequest(namespace=temporal.namespace, task_queue=TaskQueue(name=queue), identity="dead")
+    )
+    closing = asyncio.create_task(asyncio.to_thread(run, ["close", "silent"]))
+    told = ""
+
+    async def said() -> str:
+        nonlocal told
+        told += capsys.readouterr().err
+        return told
+
+    try:
+        await eventually(said, lambda text: f"waiting for session silent to close, on task queue {queue}\n" in text)
+    finally:
+        await execution.terminate()
+    assert await closing == 1
 
 
 async def test_what_has_ended_and_what_never_was_are_told_apart(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
