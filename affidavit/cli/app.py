@@ -115,12 +115,18 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else Code.OK
 
 
+def _helpful(error: typer.TyperException) -> str:
+    """The command whose help tells about a bad use, as it is to be typed."""
+    context = getattr(error, "ctx", None)
+    return program() if context is None else " ".join((program(), *context.command_path.split()[1:]))
+
+
 def _reported(error: Exception) -> int:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     if isinstance(error, typer.TyperException):  # an unknown command or option, a missing argument
         if message := error.format_message():
-            fail(f"{' '.join(message.split())} (see {program()} --help)")
+            fail(f"{' '.join(message.split())} (see {_helpful(error)} --help)")
         return error.exit_code
     known = explained(error)
     if known is None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from affidavit.buslog import BusLogReader, LogRow
-from affidavit.cli.evidence import BUS, KEYS, store_in
+from affidavit.cli.evidence import BUS, KEYS, store_at, store_in
 from affidavit.cli.output import (
     DATA_DIR,
     AsJson,
@@ -82,7 +82,7 @@ def audit(
     keys = [read_secret_file(path) for path in given or ([own] if place is None and own.exists() else [])]
     bus = data_dir / BUS
     auditing = Audit(
-        folder_of(store_in(data_dir) if place is None else place),
+        folder_of(store_in(data_dir) if place is None else store_at(place)),
         _records(bus) if place is None and bus.exists() else None,
         keys,
         now_ms=_now_ms(),
@@ -122,7 +122,8 @@ def _sum_up(counts: Counts, *, authenticated: bool) -> None:
         f"{counts.open} open{pruned}), {_counted(counts.journal_events, 'event')} in the journal, {bus}; {macs}"
     )
     verdict = _counted(counts.findings, "finding").upper() if counts.findings else "CLEAN"
-    line(f"audit: {verdict}", "bold red" if counts.findings else "bold green")
+    unchecked = "" if authenticated else ", MACs not checked"  # here too: the last line is what is read
+    line(f"audit: {verdict}{unchecked}", "bold red" if counts.findings else "bold green")
 
 
 def _emit(auditing: Audit, *, authenticated: bool) -> None:

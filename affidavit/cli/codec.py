@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 TOKEN_FILE_VARIABLE = "AFFIDAVIT_CODEC_TOKEN_FILE"  # noqa: S105 - the name of a variable
 TOKEN_VARIABLE = "AFFIDAVIT_CODEC_TOKEN"  # noqa: S105
-DEFAULT_ORIGIN = "http://localhost:8233"
+DEFAULT_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233")
+"""A dev server's Web UI: a browser takes its two names for two origins."""
 LOOPBACK = "127.0.0.1"
 PORT = 8234
 
@@ -32,7 +33,9 @@ PORT = 8234
 def codec_server(
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", metavar="URL", help=f"A Web UI that may call; default: {DEFAULT_ORIGIN}."),
+        typer.Option(
+            "--origin", metavar="URL", help=f"A Web UI that may call; default: {' and '.join(DEFAULT_ORIGINS)}."
+        ),
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = LOOPBACK,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = PORT,
@@ -50,20 +53,21 @@ def codec_server(
     """
     token = _token(host, without_token)
     codec, make = _codec()
-    app = make(codec, token=token, origins=origin or [DEFAULT_ORIGIN])
+    origins = origin or list(DEFAULT_ORIGINS)
+    app = make(codec, token=token, origins=origins)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_serve(app, host, port, lambda endpoint: _say(endpoint, codec.key_ids, as_json)))
+        asyncio.run(_serve(app, host, port, lambda endpoint: _say(endpoint, codec.key_ids, origins, as_json)))
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else "no such address"
         raise CommandError(f"cannot listen at {printable(host)}:{port}: {why}", Code.USAGE) from None
 
 
-def _say(endpoint: str, key_ids: list[str], as_json: bool) -> None:
+def _say(endpoint: str, key_ids: list[str], origins: list[str], as_json: bool) -> None:
     if as_json:
-        emit({"endpoint": endpoint, "key_ids": key_ids})
+        emit({"endpoint": endpoint, "key_ids": key_ids, "origins": origins})
     else:
-        pairs({"codec endpoint": endpoint, "keys": ", ".join(key_ids)})
+        pairs({"codec endpoint": endpoint, "keys": ", ".join(key_ids), "allowed origins": ", ".join(origins)})
     sys.stdout.flush()
 
 

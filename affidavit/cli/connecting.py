@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from affidavit.cli.output import Code, CommandError
-from affidavit.errors import AffidavitError, AffidavitUnavailable
+from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionPruned
 from affidavit.evidence.text import printable
 
 if TYPE_CHECKING:
@@ -111,6 +113,77 @@ async def require_worker(client: SessionClient) -> None:
         raise AffidavitUnavailable(
             f"no worker polls task queue {printable(client.task_queue)}; `python -m workers` starts one"
         )
+
+
+async def lives_on(client: SessionClient, session: str) -> str | None:
+    """The task queue of a session that runs, which need not be the client's; None of one that does not run.
+
+    Raises:
+        AffidavitUnavailable: the server does not answer.
+    """
+    from temporalio.client import WorkflowExecutionStatus
+
+    from affidavit.rpc import SHORT_CALL, translated
+
+    try:
+        with translated(session):
+            found = await client.temporal.get_workflow_handle(session).describe(rpc_timeout=SHORT_CALL)
+    except SessionNotFound:
+        return None
+    return found.task_queue if found.status is WorkflowExecutionStatus.RUNNING else None
+
+
+async def require_runner(client: SessionClient, session: str) -> str | None:
+    """Say so where a session runs and nobody polls its task queue, so that it would be waited for in vain.
+
+    Returns:
+        its task queue, None of one that does not run.
+    """
+    from affidavit.pollers import WORKFLOWS, pollers
+    from affidavit.rpc import translated
+
+    queue = await lives_on(client, session)
+    if queue is None:
+        return None
+    with translated(session):
+        polled = await pollers(client.temporal, queue, WORKFLOWS)
+    if not polled:
+        raise AffidavitUnavailable(
+            f"session {printable(session)} runs on task queue {printable(queue)}, which no worker polls; "
+            "`python -m workers` starts one, for the queue in AFFIDAVIT_TASK_QUEUE"
+        )
+    return queue
+
+
+@contextlib.contextmanager
+def known(session: str) -> Iterator[None]:
+    """What Temporal does not know at all is not just "not running"."""
+    try:
+        yield
+    except SessionPruned:
+        raise
+    except SessionNotFound:
+        raise CommandError(f"no session {printable(session)} on the Temporal server") from None
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Around calls that are about no session in particular.
+
+    Raises:
+        AffidavitUnavailable: the server does not answer, or has no such namespace.
+        CommandError: it refuses.
+    """
+    from temporalio.service import RPCError
+
+    from affidavit.rpc import translated
+
+    try:
+        with translated("-"):
+            yield
+    except (SessionFailed, SessionNotFound) as error:
+        said = error.__cause__.message if isinstance(error.__cause__, RPCError) else str(error)
+        raise CommandError(f"the Temporal server refuses: {printable(said, 200)}") from error
 
 
 async def ended(handle: SessionHandle) -> SessionOutcome | None:

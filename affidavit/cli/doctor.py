@@ -22,6 +22,7 @@ from affidavit.evidence.keys import KeyFileError
 
 if TYPE_CHECKING:
     from affidavit.client import SessionClient
+    from affidavit.doctor.server import ServerChecks
 
 CONNECT_S: Final = 15.0
 STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red", "not checked": "dim"}
@@ -85,10 +86,10 @@ async def _of_server(places: Places) -> dict[str, Check]:
         return _unasked(Verdict("failed", str(error), NO_SERVER))
     except Exception as error:  # noqa: BLE001 - a configuration that cannot be read, say; this machine is looked at all the same
         return _unasked(Verdict("failed", worded(error), NO_SERVER))
-    return _asked(client, places)
+    return await _asked(client, places)
 
 
-def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
+async def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
     from affidavit.doctor.server import ServerChecks
     from affidavit.doctor.sessions import SessionChecks
 
@@ -102,7 +103,19 @@ def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
         "store of sessions": lambda: sessions.same_store(places),
         "clock": asking.clock,
     }
+    if await _lacks_namespace(asking):
+        # Everything else is asked of the namespace: one fault, told once.
+        rest = always(Verdict("not checked", "no namespace"))
+        checks = {name: check if name == "namespace" else rest for name, check in checks.items()}
     return {"server": asking.server, **checks}
+
+
+async def _lacks_namespace(asking: ServerChecks) -> bool:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return (await asking.namespace()).status == "failed"
+    except Exception:  # noqa: BLE001 - then its own check tells it, in its turn
+        return False
 
 
 def _unasked(verdict: Verdict) -> dict[str, Check]:

@@ -17,12 +17,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from importlib import resources
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from affidavit import samples
 from affidavit.cli.connecting import PORT, WEB_UI_VARIABLE
 from affidavit.cli.output import (
     DATA_DIR,
@@ -215,13 +217,18 @@ def _introduce(embedded: Embedded, data_dir: Path, as_json: bool) -> None:
                 "address": f"{embedded.address}, namespace {embedded.namespace}",
                 "Web UI": embedded.ui,
                 "connect with": f"export TEMPORAL_ADDRESS={embedded.address} {WEB_UI_VARIABLE}={embedded.ui}",
-                "try": hint("replay", "RUN.json", "--data-dir", data_dir),
+                "try": hint("replay", _sample(), "--data-dir", data_dir),
                 "evidence": plain(Path(embedded.store)),
                 "public keys": plain(Path(embedded.keys_dir) / "public.json"),
                 "event bus": plain(Path(embedded.bus)),
             }
         )
     sys.stdout.flush()
+
+
+def _sample() -> Path:
+    """The run that comes with Affidavit."""
+    return Path(str(resources.files(samples).joinpath(samples.SUPPORT_AGENT)))
 
 
 def _if_free(port: int) -> int | None:

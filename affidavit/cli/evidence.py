@@ -29,6 +29,7 @@ from affidavit.evidence.scalars import BadSessionId, check_session_id, session_s
 from affidavit.evidence.sources import lines
 from affidavit.evidence.text import printable
 from affidavit.pruned import Pruned
+from affidavit.stores.base import STORE_ID_NAME
 from affidavit.stores.folder import folder_of
 from affidavit.stores.place import Place
 from affidavit.validation import first_error
@@ -136,6 +137,17 @@ def store_in(data_dir: Path) -> Path:
         if folder.is_dir() and (folder != data_dir or (folder / SESSIONS).is_dir()):
             return folder
     raise CommandError(f"no evidence in {printable(plain(data_dir), 200)} {CHOOSE}", Code.USAGE)
+
+
+def store_at(place: Place) -> Place:
+    """A place that was named as an evidence store, where it is one. A bucket says so itself when it is opened.
+
+    Raises:
+        CommandError: a directory that is missing, or that no worker has used as its store.
+    """
+    if isinstance(place, Path) and not ((place / SESSIONS).is_dir() or (place / STORE_ID_NAME).is_file()):
+        raise CommandError(f"no evidence store in {printable(plain(place), 200)} (--store)", Code.USAGE)
+    return place
 
 
 def checked_session(session_id: str) -> str:

@@ -128,8 +128,15 @@ def explained(error: BaseException) -> tuple[str, Code] | None:
         return str(error), Code.USAGE
     if isinstance(error, OSError) and error.strerror:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename or "")
-        return f"{printable(Path(name).name)}: {error.strerror}" if name else error.strerror, Code.USAGE
+        return _of_file(Path(name), error.strerror) if name else error.strerror, Code.USAGE
     return None
+
+
+def _of_file(path: Path, why: str) -> str:
+    """A file by its base name, as everywhere; and its folder, where it is that which is missing."""
+    folder = path.parent
+    missing = "" if folder.is_dir() else f" (there is no folder {printable(folder.name)})"
+    return f"{printable(path.name)}: {why}{missing}"
 
 
 def out() -> Console:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -13,19 +13,21 @@ import typer
 
 from affidavit import contract
 from affidavit.cli.audit import duration_ms
-from affidavit.cli.connecting import connect
+from affidavit.cli.connecting import answering, connect, known, require_runner
 from affidavit.cli.evidence import STORE, checked_session
 from affidavit.cli.output import DATA_DIR, AsJson, Code, CommandError, DataDir, emit, line, pairs
-from affidavit.cli.sessions import SessionId, require_good, show_outcome
+from affidavit.cli.sessions import SessionId, require_good, sealed_outcome, show_outcome
 from affidavit.contract import SessionOutcome
+from affidavit.errors import AffidavitUnavailable, SessionNotFound
 from affidavit.evidence.scalars import iso_ms
 from affidavit.evidence.text import printable
 from affidavit.process_api import AbandonRequested, CancelRequested
+from affidavit.stores.errors import EvidenceStoreMismatch
 
 if TYPE_CHECKING:
     from temporalio.client import WorkflowExecution
 
-    from affidavit.client import SessionEvent, SessionProcess
+    from affidavit.client import SessionClient, SessionEvent, SessionProcess
 
 ANSWER_LIMIT_S: Final = 10.0
 """What no worker answers within this time is not answered at all, as far as a command can wait."""
@@ -54,7 +56,8 @@ async def _listed(state: str, limit: int) -> list[dict[str, Any]]:
     client = await connect()
     which = {"open": "= 'Running'", "ended": "NOT IN ('Running', 'ContinuedAsNew')", "all": "!= 'ContinuedAsNew'"}
     query = f"WorkflowType = '{contract.SESSION_WORKFLOW}' AND ExecutionStatus {which[state]}"
-    return [await _row(each) async for each in client.temporal.list_workflows(query, limit=limit)]
+    with answering():
+        return [await _row(each) async for each in client.temporal.list_workflows(query, limit=limit)]
 
 
 async def _row(execution: WorkflowExecution) -> dict[str, Any]:
@@ -88,14 +91,22 @@ def tail(
 ) -> None:
     """Print a session's last events: from a worker, or from the data folder's evidence once it has ended.
 
-    With --json one object a line. --follow is a live feed: a slow reader may miss events.
+    Without a server those of one that has ended are still told, from there. With --json one object a line. --follow is
+    a live feed: a slow reader may miss events.
     """
     asyncio.run(_tail(checked_session(session), count, follow, data_dir, as_json))
 
 
 async def _tail(session: str, count: int, follow: bool, data_dir: Path, as_json: bool) -> None:
-    process = await _process(session, data_dir)
-    shown = await process.recent_events(count)
+    try:
+        client = await _connected(data_dir)
+    except (CommandError, AffidavitUnavailable) as error:
+        for event in _stored_events(session, count, data_dir, error):
+            _show(event, as_json)
+        return
+    process = await _answerable(client, session)
+    with known(session):
+        shown = await process.recent_events(count)
     for event in shown:
         _show(event, as_json)
     if follow:
@@ -103,6 +114,28 @@ async def _tail(session: str, count: int, follow: bool, data_dir: Path, as_json:
         async with aclosing(feed) as coming:  # type: ignore[type-var]
             async for event in coming:
                 _show(event, as_json)
+
+
+def _stored_events(session: str, count: int, data_dir: Path, error: Exception) -> list[SessionEvent]:
+    """The last events of a session that has ended, as the data folder has them, where nobody answers for `error`.
+
+    Raises:
+        CommandError: the evidence of it has no end.
+    """
+    outcome = sealed_outcome(session, data_dir, error)
+    try:
+        from affidavit.eventlog import SessionEvent
+        from affidavit.stored import StoredSession
+        from affidavit.stores.local import DirectoryStore
+
+        stored = StoredSession(DirectoryStore(data_dir / STORE, create=False), session)
+    except (ModuleNotFoundError, EvidenceStoreMismatch):
+        raise error from None
+    after = max(stored.last(outcome.generation) - count, -1)
+    return [
+        SessionEvent(**event.model_dump(), generation=outcome.generation)
+        for event in stored.after(outcome.generation, after)
+    ]
 
 
 def _show(event: SessionEvent, as_json: bool) -> None:
@@ -124,8 +157,8 @@ def wait(
 ) -> None:
     """Wait for a session's end and print its outcome; exit 1 if it ended quarantined or abandoned.
 
-    One that has ended is told without a worker, and from the data folder's evidence once Temporal has forgotten it.
-    Exit 4 if it runs and no worker can run it.
+    One that has ended is told without a worker, and from the data folder's evidence once Temporal has forgotten it or
+    does not answer. Exit 4 if it runs and no worker can run it.
     """
     outcome = asyncio.run(_waited(checked_session(session), timeout, data_dir))
     if as_json:
@@ -136,7 +169,11 @@ def wait(
 
 
 async def _waited(session: str, timeout_ms: int | None, data_dir: Path) -> SessionOutcome:
-    process = await _process(session, data_dir)
+    try:
+        client = await _connected(data_dir)
+    except (CommandError, AffidavitUnavailable) as error:
+        return sealed_outcome(session, data_dir, error)
+    process = await _answerable(client, session)
     limit = None if timeout_ms is None else timeout_ms / 1000
     waiting = asyncio.ensure_future(process.result())
     try:
@@ -145,7 +182,8 @@ async def _waited(session: str, timeout_ms: int | None, data_dir: Path) -> Sessi
             while not (await asyncio.wait({waiting}, timeout=pause))[0]:
                 await process.terminal_state()  # says so if there is no worker to wait for
                 pause = NEXT_LOOK_S
-            return waiting.result()
+            with known(session):
+                return waiting.result()
     except TimeoutError:
         raise CommandError(f"session {printable(session)} has not ended within {limit:g} s", Code.FAILED) from None
     finally:
@@ -158,7 +196,9 @@ def cancel(session: SessionId, reason: Reason = None, as_json: AsJson = False) -
 
 
 async def _cancel(session: str, reason: str | None) -> CancelRequested:
-    return await (await _process(session)).request_cancel(reason)
+    process = await _process(session)
+    async with _running(process):
+        return await process.request_cancel(reason)
 
 
 def abandon(
@@ -172,7 +212,20 @@ def abandon(
 
 
 async def _abandon(session: str, by: str, reason: str) -> AbandonRequested:
-    return await (await _process(session)).request_abandon(by=by, reason=reason)
+    process = await _process(session)
+    async with _running(process):
+        return await process.request_abandon(by=by, reason=reason)
+
+
+@asynccontextmanager
+async def _running(process: SessionProcess) -> AsyncIterator[None]:
+    """Tells how a session has ended that is asked to end, and that there is none where that is so."""
+    try:
+        yield
+    except SessionNotFound as error:
+        with known(process.session_id):
+            outcome = await process.result()
+        raise CommandError(f"session {printable(process.session_id)} has ended: {outcome.status}") from error
 
 
 def _requested(request: CancelRequested | AbandonRequested, session: str, what: str, as_json: bool) -> None:
@@ -183,7 +236,17 @@ def _requested(request: CancelRequested | AbandonRequested, session: str, what: 
     pairs({"session": session, f"{what} requested": iso_ms(facts.pop("time")), **facts})
 
 
-async def _process(session: str, data_dir: Path | None = None) -> SessionProcess:
-    store = data_dir / STORE if data_dir is not None else None
-    client = await connect(store=store if store is not None and store.is_dir() else None, answer_limit=ANSWER_LIMIT_S)
+async def _process(session: str) -> SessionProcess:
+    return await _answerable(await connect(answer_limit=ANSWER_LIMIT_S), session)
+
+
+async def _connected(data_dir: Path) -> SessionClient:
+    """A client that shares the data folder's store, if there is one."""
+    store = data_dir / STORE
+    return await connect(store=store if store.is_dir() else None, answer_limit=ANSWER_LIMIT_S)
+
+
+async def _answerable(client: SessionClient, session: str) -> SessionProcess:
+    """The session, if somebody can answer for it: it has ended, or its own task queue is polled."""
+    await require_runner(client, session)
     return client.process(session)

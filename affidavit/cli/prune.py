@@ -112,6 +112,7 @@ def prune(
     if captures_only and receipts:
         raise CommandError("--receipts goes with whole sessions, not with --captures-only", Code.USAGE)
     place = given_place(store)
+    root = store_in(data_dir) if place is None else place
     own = data_dir / KEYS / JOURNAL_KEY_FILE
     given = list(journal_key or ()) or ([own] if place is None and own.exists() else [])
     if not given:
@@ -119,7 +120,7 @@ def prune(
             "the journal key is needed, to tell an outcome that is authentic (--journal-key)", Code.USAGE
         )
     pruner = Pruner(
-        open_erasable_store(store_in(data_dir) if place is None else place),
+        open_erasable_store(root),
         [read_secret_file(path) for path in given],
         closed_before_ms=closed_before,
         now_ms=time.time_ns() // 1_000_000,

@@ -48,9 +48,9 @@ from affidavit.contract import SessionOutcome, SessionSpec
 from affidavit.evidence.bundle import write_bundle
 from affidavit.evidence.text import printable
 from affidavit.importing import RUN_LIMIT, ImportedRun, NotARun, read_run
+from affidavit.samples import SUPPORT_AGENT
 from affidavit.stores.folder import reader_of
 
-SAMPLE = "support-agent.json"
 DEMO_DIR = DATA_DIR / "demo"
 FLUSH_EVERY = 64
 """Steps between two looks at what is on disk: the queue stays short and the bar honest."""
@@ -139,7 +139,7 @@ def demo(data_dir: DataDir = DEMO_DIR, as_json: AsJson = False) -> None:
     Always starts an embedded mode of its own, on free ports, whatever server runs here or is configured. Keeps
     everything in the data folder. The last line is the verdict on the receipt.
     """
-    imported = read_run(resources.files("affidavit.samples").joinpath(SAMPLE).read_bytes())
+    imported = read_run(resources.files("affidavit.samples").joinpath(SUPPORT_AGENT).read_bytes())
     with _embedded(data_dir) as embedded:
         replayed = _replayed(imported, "signed", None, embedded, [data_dir])
     require_good(replayed.outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from affidavit.cli.connecting import connect, ended, execution_address, require_worker, web_ui
+from affidavit.cli.connecting import (
+    connect,
+    ended,
+    execution_address,
+    known,
+    require_runner,
+    require_worker,
+    web_ui,
+)
 from affidavit.cli.evidence import Life, checked_session, find, nowhere
 from affidavit.cli.output import (
     DATA_DIR,
@@ -34,7 +42,7 @@ from affidavit.cli.output import (
     totals_rows,
 )
 from affidavit.contract import SessionOutcome, SessionView
-from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound
+from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionPruned
 from affidavit.evidence.layout import OUTCOME, RECEIPT
 from affidavit.evidence.receipt import to_bytes
 from affidavit.evidence.scalars import iso_ms
@@ -44,6 +52,8 @@ from affidavit.stores.place import Place
 from affidavit.validation import first_error
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session id.")]
+SILENT_S = 5.0
+"""After so long a command says what it waits for."""
 ENDED = ("closed", "cancelled", "quarantined", "abandoned")
 
 
@@ -92,7 +102,7 @@ def show(session: SessionId, data_dir: DataDir = DATA_DIR, store: StorePlace = N
     try:
         look = asyncio.run(_asked(session))
     except (CommandError, AffidavitUnavailable, SessionNotFound) as error:
-        look = _sealed(session, data_dir, given_place(store), error)
+        look = sealed_look(session, data_dir, given_place(store), error)
     if as_json:
         emit(look.document())
     else:
@@ -102,11 +112,9 @@ def show(session: SessionId, data_dir: DataDir = DATA_DIR, store: StorePlace = N
 async def _asked(session: str) -> _Look:
     client = await connect()
     handle = client.handle(session)
-    if not await client.task_queue_polled():
-        # Without a worker nobody answers for a session that runs, but what has ended can still be told.
-        if (outcome := await ended(handle)) is None:
-            await require_worker(client)
-        return _Look("temporal", None, outcome)
+    if await require_runner(client, session) is None and not await client.task_queue_polled():
+        # Without a worker there is no view, but how it has ended can still be told.
+        return _Look("temporal", None, await ended(handle))
     view = await handle.view()
     outcome = None
     if view.state in ENDED:
@@ -115,7 +123,12 @@ async def _asked(session: str) -> _Look:
     return _Look("temporal", view, outcome, client.temporal.namespace)
 
 
-def _sealed(session: str, data_dir: Path, store: Place | None, error: Exception) -> _Look:
+def sealed_look(session: str, data_dir: Path, store: Place | None, error: Exception) -> _Look:
+    """What the evidence tells of a session's end, where Temporal could not for the reason `error`.
+
+    Raises:
+        CommandError: nothing; it says both.
+    """
     life = find(session, None, [data_dir], store)
     sealed = life.outcome() if life else None
     if life is not None and sealed is None and (pruned := life.pruned()) is not None:
@@ -123,7 +136,7 @@ def _sealed(session: str, data_dir: Path, store: Place | None, error: Exception)
         return _Look("evidence store", pruned=pruned)
     if life is None or sealed is None:
         asked, code = explained(error) or (str(error), Code.FAILED)
-        if isinstance(error, SessionNotFound):
+        if isinstance(error, SessionNotFound) and not isinstance(error, SessionPruned):
             asked = f"no session {printable(session)} on the Temporal server"
         what = "evidence" if life is None else "outcome"
         where = nowhere(data_dir, store)
@@ -133,6 +146,15 @@ def _sealed(session: str, data_dir: Path, store: Place | None, error: Exception)
         return _Look("evidence store", None, SessionOutcome.model_validate(sealed))
     except ValidationError as invalid:
         raise CommandError(f"{OUTCOME} is no outcome: {first_error(invalid)}", Code.USAGE) from None
+
+
+def sealed_outcome(session: str, data_dir: Path, error: Exception) -> SessionOutcome:
+    """How a session has ended, by the data folder's evidence; raises as `sealed_look`, and of what was pruned."""
+    look = sealed_look(session, data_dir, None, error)
+    if look.outcome is None:
+        assert look.pruned is not None
+        raise CommandError(look.pruned.told())
+    return look.outcome
 
 
 def _show_view(view: SessionView, namespace: str) -> None:
@@ -180,24 +202,15 @@ def close(session: SessionId, as_json: AsJson = False) -> None:
 
 async def _close(session: str) -> SessionOutcome:
     client = await connect()
-    handle = client.handle(session)
-    if not await client.task_queue_polled():
-        # Without a worker nothing can be closed, but what has ended can still be told.
-        with _known(session):
-            if (outcome := await ended(handle)) is not None:
-                return outcome
-        await require_worker(client)
-    with _known(session):
-        return await handle.close()
-
-
-@contextlib.contextmanager
-def _known(session: str) -> Iterator[None]:
-    """What Temporal does not know at all is not just "not running"."""
-    try:
-        yield
-    except SessionNotFound:
-        raise CommandError(f"no session {printable(session)} on the Temporal server") from None
+    queue = await require_runner(client, session)
+    with known(session):
+        closing = asyncio.ensure_future(client.handle(session).close())
+        try:
+            if queue is not None and not (await asyncio.wait({closing}, timeout=SILENT_S))[0]:
+                note(f"waiting for session {printable(session)} to close, on task queue {printable(queue)}")
+            return await closing
+        finally:
+            closing.cancel()
 
 
 def receipt(
@@ -263,13 +276,17 @@ async def _promoted(session: str, generation: str | None, data_dir: Path, store:
     client = await connect()
     await require_worker(client)
     if generation is None:
+        await require_runner(client, session)
         try:
             return await client.handle(session).promote()
         except SessionNotFound:
             # Temporal forgets; the evidence does not.
             life = find(session, None, [data_dir], store)
             if life is None:
-                raise
+                raise CommandError(
+                    f"no session {printable(session)} on the Temporal server, nor evidence of it in "
+                    f"{nowhere(data_dir, store)}"
+                ) from None
             generation = life.generation
     return (await client.promote(session, generation)).receipt
 
@@ -284,7 +301,7 @@ def _stored_receipt(life: Life | None) -> bytes | None:
 async def _receipt(session: str) -> Mapping[str, Any]:
     client = await connect()
     handle = client.handle(session)
-    with _known(session):
+    with known(session):
         outcome = await ended(handle)
     if outcome is None:
         raise CommandError(f"session {printable(session)} has not ended; `affidavit close` ends it")
@@ -318,7 +335,7 @@ def outcome_rows(outcome: SessionOutcome) -> dict[str, Any]:
         "steps reported": outcome.steps,
         "events": outcome.event_count,
         **totals_rows(outcome.totals.model_dump()),
-        "stop reason": outcome.stop_reason,
+        "stop reason": None if outcome.status == "abandoned" else outcome.stop_reason,  # its owner was gone: above
         "rejected": outcome.rejected or None,
         "repeated": outcome.repeated or None,
         "late steps": outcome.late_steps or None,

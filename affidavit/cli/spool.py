@@ -52,7 +52,7 @@ def push(
         emit({"pushed": done, "failed": failed})
     else:
         for each in done:
-            pairs(each)
+            pairs({**each, "torn": "its last line was cut short, and left out" if each["torn"] else None})
         for name, why in failed.items():
             fail(f"{printable(name)}: {why}")
         if not wanted:

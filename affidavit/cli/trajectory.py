@@ -59,7 +59,10 @@ def validate(
 ) -> None:
     """List everything that is wrong with a trajectory, by the rules of the version it states. Exit 1 on any."""
     with file.open("rb") as opened:
-        document = read_json(opened.read(MAX_BYTES + 1), max_bytes=MAX_BYTES)
+        try:
+            document = read_json(opened.read(MAX_BYTES + 1), max_bytes=MAX_BYTES)
+        except EvidenceError as error:
+            raise CommandError(f"{printable(file.name)}: {error}", Code.USAGE) from None
     issues = issues_of(document, profile)
     if as_json:
         listed = [{"path": issue.path, "message": issue.message} for issue in issues]

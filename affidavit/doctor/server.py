@@ -71,7 +71,8 @@ class ServerChecks:
                 return Verdict("failed", f"{name} does not exist", do)
             raise
         retention_s = answer.config.workflow_execution_retention_ttl.seconds
-        what = f"{name}, retention {retention_s / 86_400:g} days"
+        days = retention_s / 86_400
+        what = f"{name}, retention {days:g} day{'' if days == 1 else 's'}"
         if 0 < retention_s < SHORT_RETENTION_S:
             return Verdict("warning", what, "outcomes are read from Temporal for less than a day; lengthen it")
         return Verdict("ok", what)

@@ -19,6 +19,7 @@ from affidavit.evidence.durable import sync_directory
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.layout import JOURNAL, PUBLIC_KEYS, RECEIPT, TRAJECTORY, is_evidence, session_prefix
 from affidavit.evidence.text import printable
+from affidavit.evidence.unreceipted import why_no_receipt
 
 README: Final = "README.txt"
 
@@ -238,7 +239,7 @@ def write_bundle(store: StoreReader, session_id: str, generation: str, out: Path
         if name.startswith(prefix) and is_evidence(relative := name.removeprefix(prefix))
     )
     if RECEIPT not in names:
-        raise NothingToBundle("the session has no receipt")
+        raise NothingToBundle(why_no_receipt(session_id, lambda name: store.read(prefix + name)))
     if not any(name.startswith(f"{JOURNAL}/") for name in names):
         raise NothingToBundle("the session has no journal")
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(8)}")

@@ -124,6 +124,24 @@ async def test_i6_a_bad_codec_key_is_found_as_one_and_not_as_a_missing_server(
     assert "planted" not in output
 
 
+async def test_a_missing_namespace_is_one_failure_and_the_rest_is_not_checked(
+    server: DevServer, rig: Rig, tmp_path: Path
+) -> None:
+    env = environment(rig, server.address, TEMPORAL_NAMESPACE="nowhere")
+    code, output, _ = await ran((*COMMAND, "doctor", "--json"), env, tmp_path / "log")
+    checks = json.loads(output)["checks"]
+    assert code == 1
+    assert [each["check"] for each in checks if each["status"] == "failed"] == ["namespace"]
+    assert [each["check"] for each in checks if each["what"] == "no namespace"] == [
+        "search attributes",
+        "session workers",
+        "signing workers",
+        "sessions",
+        "store of sessions",
+        "clock",
+    ]
+
+
 async def test_setup_registers_once_and_says_so(server: DevServer, rig: Rig, tmp_path: Path) -> None:
     env = environment(rig, server.address)
     code, output, errors = await ran((*COMMAND, "setup"), env, tmp_path / "log")
@@ -139,7 +157,7 @@ async def test_setup_registers_once_and_says_so(server: DevServer, rig: Rig, tmp
 
 async def test_a_namespace_that_is_not_there_fails(server: DevServer) -> None:
     there = ServerChecks(await SessionClient.connect(address=server.address))
-    assert (await of(there.namespace)).what == "default, retention 1 days"
+    assert (await of(there.namespace)).what == "default, retention 1 day"
     gone = ServerChecks(await SessionClient.connect(address=server.address, namespace="nowhere"))
     finding = await of(gone.namespace)
     assert (finding.status, finding.what) == ("failed", "nowhere does not exist")

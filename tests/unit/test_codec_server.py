@@ -162,9 +162,11 @@ async def test_i6_the_command_serves_on_loopback_with_a_token_from_a_file(tmp_pa
     async with process(command, env, tmp_path / "log") as running:
         endpoint = (await line(running)).split()[-1]
         assert (await line(running)).split() == ["keys", "3e9cd380a6ffffed"]
+        assert (await line(running)).split()[2:] == ["http://localhost:8233,", "http://127.0.0.1:8233"]
         assert endpoint.startswith("http://127.0.0.1:")
         async with aiohttp.ClientSession() as session:
-            for headers, status in ((ALLOWED, 200), ({}, 401)):
+            by_number, foreign = ({**ALLOWED, "Origin": f"http://{host}"} for host in ("127.0.0.1:8233", "evil:8233"))
+            for headers, status in ((ALLOWED, 200), (by_number, 200), ({}, 401), (foreign, 403)):
                 async with session.post(
                     f"{endpoint}/decode", json={"payloads": [await sealed(KEY_A)]}, headers=headers
                 ) as answer:

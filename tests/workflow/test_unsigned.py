@@ -270,7 +270,9 @@ async def test_g6_an_unsigned_session_that_was_not_promoted_has_nothing_to_bundl
     await session.close()
     bundle = ["bundle", session.session_id, "-o", str(tmp_path / "s.zip"), "--data-dir", str(running.data.root)]
     assert command(bundle) == 1
-    assert "no receipt" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "has no receipt: it is unsigned;" in told
+    assert told.endswith(f" promote {session.session_id}` gets one first\n")
 
 
 # -- case 22 ------------------------------------------------------------------------------------------

@@ -345,7 +345,7 @@ def test_i1_keygen_makes_private_files_once(cli: Cli, tmp_path: Path) -> None:
 
 def test_i5_errors_show_base_names_and_escape_foreign_text(cli: Cli, evidence: Evidence, tmp_path: Path) -> None:
     code, _, err = cli("verify", tmp_path / "deep" / "mi\x1b[31mssing.json")
-    assert (code, err) == (2, "error: mi\\x1b[31mssing.json: No such file or directory\n")
+    assert (code, err) == (2, "error: mi\\x1b[31mssing.json: No such file or directory (there is no folder deep)\n")
     forged = json.loads(evidence.receipt.read_text("utf-8")) | {"[red]bold\x1b[31m": 1}
     evidence.receipt.write_text(json.dumps(forged), "utf-8")
     _, out, _ = cli("verify", evidence.receipt)

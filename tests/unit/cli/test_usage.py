@@ -29,7 +29,7 @@ OTHER = "0198a7c0-0000-7000-8000-00000000000b"
 def test_verify_of_an_empty_path_is_bad_usage(cli: Cli) -> None:
     code, out, err = cli("verify", "")
     assert (code, out) == (2, "")
-    assert err == "error: Invalid value for 'FILE': the path is empty (see affidavit --help)\n"
+    assert err == "error: Invalid value for 'FILE': the path is empty (see affidavit verify --help)\n"
 
 
 def test_verify_of_what_is_no_regular_file_is_bad_usage(cli: Cli, tmp_path: Path) -> None:
@@ -185,8 +185,26 @@ def test_a_bundle_that_cannot_be_made_names_no_temporary_file(cli: Cli, evidence
     out = tmp_path / "nowhere" / "out.zip"
     assert cli("bundle", SESSION, "-o", out, "--data-dir", evidence.data)[::2] == (
         2,
-        "error: out.zip: No such file or directory\n",
+        "error: out.zip: No such file or directory (there is no folder nowhere)\n",
     )
+
+
+def test_a_missing_option_names_the_help_of_its_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["program"])
+    for arguments, of in ((("bundle", "s"), "bundle"), (("trajectory", "compare", "a"), "trajectory compare")):
+        code, _, err = cli(*arguments)
+        assert (code, err.endswith(f"(see affidavit {of} --help)\n")) == (2, True), err
+
+
+def test_validate_names_the_file_that_is_no_json(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("# notes")
+    code, _, err = cli("trajectory", "validate", tmp_path / "notes.md")
+    assert (code, err.startswith("error: notes.md: ")) == (2, True), err
+
+
+def test_prune_of_no_data_folder_says_so_before_it_asks_for_a_key(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("prune", "--closed-before", "2026-01-01", "--data-dir", tmp_path / "nowhere")
+    assert (code, err.startswith("error: no evidence in ")) == (2, True), err
 
 
 def test_show_names_the_folder_and_the_option(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
