@@ -24,6 +24,7 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.service import RPCError
 
 from affidavit import contract, describing
+from affidavit.answers import readable
 from affidavit.codec import EncryptionCodec
 from affidavit.codec_keys import codec_from_environment
 from affidavit.contract import AttachResult, PromotionResult, SessionOutcome, SessionSpec
@@ -195,6 +196,7 @@ class SessionClient:
 
         Raises:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.
+            AnswerUnreadable: it is open, and this client lacks the key to what it answers.
             AffidavitUnavailable: no server or no worker answered within `admit_timeout`.
         """
         if key is not None:
@@ -224,7 +226,7 @@ class SessionClient:
                     result_type=AttachResult,
                     rpc_timeout=timedelta(seconds=self.admit_timeout),
                 )
-            return answer
+            return readable(answer, f"session {printable(session_id)} is open, but its answer")
 
         async def goes_on() -> bool:
             return True  # or the next attempt starts it, or is told why not

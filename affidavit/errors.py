@@ -11,6 +11,17 @@ class AffidavitUnavailable(AffidavitError):
     """No Temporal server, or no worker for the task queue, answered in time."""
 
 
+class AnswerUnreadable(AffidavitError):
+    """There is an answer, and this client cannot open it; `key_id` is the codec key that it lacks, None if none does.
+
+    Not an outage: asking again, or spooling, does not mend what has to be configured.
+    """
+
+    def __init__(self, text: str, key_id: str | None = None) -> None:
+        super().__init__(text)
+        self.key_id = key_id
+
+
 class SessionRefused(AffidavitError):
     """The session refused a request. `type` is one of the contract's stable types."""
 

@@ -28,7 +28,14 @@ from affidavit.contract import (
     SubmitResult,
 )
 from affidavit.converter import encode_json, raw_json
-from affidavit.errors import AffidavitError, AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused
+from affidavit.errors import (
+    AffidavitError,
+    AffidavitUnavailable,
+    AnswerUnreadable,
+    SessionFailed,
+    SessionNotFound,
+    SessionRefused,
+)
 from affidavit.evidence.layout import trajectory_name
 from affidavit.evidence.text import printable
 from affidavit.grants import holder_of
@@ -336,8 +343,9 @@ class SessionHandle(SessionProcess, ReportsTools):
         unsent = await self._cancel()
         if unsent is not None:
             error.add_note(f"affidavit: not all steps were reported: {unsent}")
-        # A task that is being cancelled itself must not wait for what it has asked for.
-        if not isinstance(error, asyncio.CancelledError):
+        # A task that is being cancelled itself must not wait for what it has asked for; nor is an outcome worth it that
+        # cannot be opened here.
+        if not isinstance(error, asyncio.CancelledError | AnswerUnreadable):
             await self.result()
 
     async def _addressed(self) -> None:

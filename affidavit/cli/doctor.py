@@ -31,6 +31,7 @@ OF_SERVER: Final = (
     "session workers",
     "signing workers",
     "sessions",
+    "session payloads",
     "store of sessions",
     "clock",
 )
@@ -95,6 +96,7 @@ def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
         "session workers": asking.session_workers,
         "signing workers": asking.signing_workers,
         "sessions": sessions.progress,
+        "session payloads": sessions.payloads,
         "store of sessions": lambda: sessions.same_store(places),
         "clock": asking.clock,
     }
