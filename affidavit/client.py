@@ -21,6 +21,7 @@ from typing import Any, Literal
 from temporalio import envconfig
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from affidavit import contract, describing
@@ -44,6 +45,7 @@ from affidavit.pollers import WORKFLOWS, pollers
 from affidavit.process import SessionProcess
 from affidavit.process_api import Cursor
 from affidavit.promoting import promote
+from affidavit.reopening import check_reopenable, has_ended, last_end
 from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.spool import spool_folder
 from affidavit.spooling import SpoolingHandle
@@ -187,7 +189,8 @@ class SessionClient:
             session_id: 1-128 bytes of 0x21-0x7e without `#`; a fresh UUIDv7 if left out.
             key: what the session is about, a ticket's number say, in place of an id: the same key is the same session
                 (`affidavit.ids.session_id_for`).
-            reopen: start another life of an id whose last one ended `closed`.
+            reopen: start another life of an id whose last one ended `closed` or `cancelled`. Where it is known to have
+                ended otherwise nothing is started.
             redact: is given a copy of each step and returns what is reported of it. What it takes out has never left
                 this process; the evidence then proves what it let through.
 
@@ -234,13 +237,26 @@ class SessionClient:
         with translated(session_id):
             try:
                 async with asyncio.timeout(self.admit_timeout):
+                    if checked.reopen:
+                        check_reopenable(session_id, await self._last_end(session_id))
                     attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
+            except WorkflowAlreadyStartedError:
+                raise has_ended(session_id, await self._last_end(session_id)) from None
             except TimeoutError as error:
                 raise AffidavitUnavailable(await self.missing()) from error
         if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
             # The first grant of a child. Opening it again repeats what a crash has left out.
             await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
         return attached
+
+    async def _last_end(self, session_id: str) -> str | None:
+        async def attempt() -> str | None:
+            return await last_end(self.temporal, session_id, self.stored(session_id))
+
+        async def goes_on() -> bool:
+            return False
+
+        return await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
 
     @asynccontextmanager
     async def session(

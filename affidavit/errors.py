@@ -80,3 +80,7 @@ class SessionPruned(SessionNotFound):
 
 class SessionFailed(AffidavitError):
     """The session's workflow ended without an outcome: it was terminated, timed out, or never opened."""
+
+
+class SessionNotOpened(SessionFailed):
+    """The newest run of the id failed in its opening. That is no life; an earlier one may have an outcome."""

@@ -322,9 +322,7 @@ def translated(subject: str) -> Iterator[None]:
             raise SessionRefused(cause.type or "Refused", reason_of(cause)) from error
         raise SessionFailed(f"session {printable(subject)}: {cause}") from error
     except WorkflowAlreadyStartedError as error:
-        raise SessionRefused(
-            contract.REFUSED_ENDED, f"session {printable(subject)} has ended; reopen=True starts another life of its id"
-        ) from error
+        raise SessionRefused(contract.REFUSED_ENDED, f"session {printable(subject)} has ended") from error
     except (WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
         check_cancelled(error)
         raise AffidavitUnavailable("the session did not answer in time") from error

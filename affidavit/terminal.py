@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError, TerminatedError, TimeoutErro
 from affidavit import contract
 from affidavit.answers import readable, reason_of
 from affidavit.contract import SessionOutcome, Totals
-from affidavit.errors import SessionFailed
+from affidavit.errors import SessionFailed, SessionNotOpened
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.evidence.text import printable
 from affidavit.process_api import REASON_CHARS, Abandonment
@@ -37,7 +37,8 @@ async def failed_outcome(
 
     Raises:
         AnswerUnreadable: its outcome cannot be opened here.
-        SessionFailed: it failed in another way, as one that could not be opened.
+        SessionNotOpened: it could not be opened.
+        SessionFailed: it failed in another way.
         RPCError: the history is gone.
     """
     cause = error.cause
@@ -48,7 +49,10 @@ async def failed_outcome(
     if isinstance(cause, TerminatedError | TimeoutError):
         return await _abandoned(temporal, session_id, run_id)
     text = reason_of(cause) if isinstance(cause, ApplicationError) else str(cause)
-    raise SessionFailed(f"session {printable(session_id)} ended without an outcome: {printable(text, 200)}") from error
+    told = f"session {printable(session_id)} ended without an outcome: {printable(text, 200)}"
+    if isinstance(cause, ApplicationError) and cause.type == contract.FAILED_OPEN:
+        raise SessionNotOpened(told) from None
+    raise SessionFailed(told) from error
 
 
 async def _abandoned(temporal: Client, session_id: str, run_id: str | None) -> SessionOutcome:
