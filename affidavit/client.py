@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from temporalio import envconfig
-from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus
 from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
@@ -153,9 +153,7 @@ class SessionClient:
                 client = await Client.connect(**config, data_converter=data_converter(store, codec))
         except (RuntimeError, TimeoutError, RPCError) as error:
             if on_unavailable != "spool":
-                raise AffidavitUnavailable(
-                    f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
-                ) from error
+                raise AffidavitUnavailable(_unanswered(target, error)) from None
             client = await Client.connect(**config, data_converter=data_converter(store, codec), lazy=True)
         return cls(
             client,
@@ -200,7 +198,8 @@ class SessionClient:
         Raises:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.
             AnswerUnreadable: it is open, and this client lacks the key to what it answers.
-            AffidavitUnavailable: no server or no worker answered within `admit_timeout`.
+            AffidavitUnavailable: no server or no worker answered within `admit_timeout`. Its `session_id` names what it
+                has left in Temporal.
         """
         if key is not None:
             if session_id is not None:
@@ -242,12 +241,28 @@ class SessionClient:
                     attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
             except WorkflowAlreadyStartedError:
                 raise has_ended(session_id, await self._last_end(session_id)) from None
-            except TimeoutError as error:
-                raise AffidavitUnavailable(await self.missing()) from error
+            except TimeoutError:
+                raise await self._unopened(session_id) from None
         if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
             # The first grant of a child. Opening it again repeats what a crash has left out.
             await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
         return attached
+
+    async def _unopened(self, session_id: str) -> AffidavitUnavailable:
+        """What an open has waited for in vain, and what it has left behind: its execution waits for a worker."""
+        missing = await self.missing()
+        try:
+            async with asyncio.timeout(DIAGNOSIS_TIMEOUT_S):
+                left = await self.temporal.get_workflow_handle(session_id).describe()
+        except (RPCError, TimeoutError):
+            return AffidavitUnavailable(missing)
+        if left.status is not WorkflowExecutionStatus.RUNNING:
+            return AffidavitUnavailable(missing)
+        return AffidavitUnavailable(
+            f"{missing}. Session {printable(session_id, 128)} is in Temporal and opens once a worker is there: "
+            "open it again to join it, or cancel it by its handle",
+            session_id=session_id,
+        )
 
     async def _last_end(self, session_id: str) -> str | None:
         async def attempt() -> str | None:
@@ -385,6 +400,12 @@ class SessionClient:
             static_summary=describing.summary(spec.agent, spec.mode),
             static_details=describing.details(spec.agent, spec.content),
         )
+
+
+def _unanswered(target: str, error: Exception) -> str:
+    if isinstance(error, TimeoutError) or "ConnectionRefused" in str(error):
+        return f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
+    return f"no Temporal server can be used at {printable(target)}: {printable(str(error), 300)}"
 
 
 def _existing(place: Path | StoreUrl | str) -> EvidenceStore:

@@ -8,7 +8,15 @@ class AffidavitError(Exception):
 
 
 class AffidavitUnavailable(AffidavitError):
-    """No Temporal server, or no worker for the task queue, answered in time."""
+    """No Temporal server, or no worker for the task queue, answered in time.
+
+    `session_id` is set where an open has left its execution in Temporal: opening that id again joins it, cancelling it
+    takes it back.
+    """
+
+    def __init__(self, text: str = "", *, session_id: str | None = None) -> None:
+        super().__init__(text)
+        self.session_id = session_id
 
 
 class AnswerUnreadable(AffidavitError):

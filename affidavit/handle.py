@@ -183,8 +183,8 @@ class SessionHandle(SessionProcess, ReportsTools):
                     await self._sender.drain()  # meanwhile
                     await asyncio.wait([after])
                 result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
-        except TimeoutError as error:
-            raise AffidavitUnavailable(await self._client.missing()) from error
+        except TimeoutError:
+            raise AffidavitUnavailable(await self._client.missing()) from None
         if result.refused is not None:
             raise SessionRefused(result.refused.type, result.refused.reason)
         return result

@@ -211,5 +211,5 @@ class SessionProcess:
         try:
             async with asyncio.timeout(self._client.admit_timeout):
                 yield
-        except TimeoutError as error:
-            raise AffidavitUnavailable(await self._client.missing()) from error
+        except TimeoutError:
+            raise AffidavitUnavailable(await self._client.missing()) from None

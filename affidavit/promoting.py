@@ -49,5 +49,5 @@ async def promote(
             return await persist(attempt, within=retry_timeout, goes_on=goes_on)
         except WorkflowFailureError as error:
             if isinstance(cause := error.cause, ApplicationError):
-                raise SessionRefused(cause.type or "Refused", reason_of(cause)) from error
+                raise SessionRefused(cause.type or "Refused", reason_of(cause)) from None
             raise SessionFailed(f"promotion of session {printable(session_id)}: {error.cause}") from error

@@ -123,7 +123,7 @@ async def persist(call: Callable[[], Awaitable[T]], *, within: float, goes_on: C
                 if doubt and fault is _Fault.LATER:
                     raise AffidavitUnavailable(
                         f"an answer was lost, and now the session refuses: {printable(str(error.__cause__), 160)}"
-                    ) from error
+                    ) from None
                 raise
             left = give_up - clock()
         await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
@@ -309,25 +309,26 @@ class Line:
 
 @contextmanager
 def translated(subject: str) -> Iterator[None]:
-    """Turn Temporal's errors into the client's own."""
+    """Turn Temporal's errors into the client's own; only what nobody foresaw keeps the SDK's trace as its cause."""
     try:
         yield
     except WorkflowQueryFailedError as error:
-        raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from error
+        raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from None
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == _RUN_ENDED:
-            raise SessionNotFound(f"session {printable(subject)} ended before it answered") from error
+            raise SessionNotFound(f"session {printable(subject)} ended before it answered") from None
         if isinstance(cause, ApplicationError):
-            raise SessionRefused(cause.type or "Refused", reason_of(cause)) from error
+            raise SessionRefused(cause.type or "Refused", reason_of(cause)) from None
         raise SessionFailed(f"session {printable(subject)}: {cause}") from error
-    except WorkflowAlreadyStartedError as error:
-        raise SessionRefused(contract.REFUSED_ENDED, f"session {printable(subject)} has ended") from error
+    except WorkflowAlreadyStartedError:
+        raise SessionRefused(contract.REFUSED_ENDED, f"session {printable(subject)} has ended") from None
     except (WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
         check_cancelled(error)
-        raise AffidavitUnavailable("the session did not answer in time") from error
+        raise AffidavitUnavailable("the session did not answer in time") from None
     except RPCError as error:
-        raise _named(subject, error) from error
+        named = _named(subject, error)
+        raise named from error if isinstance(named, SessionFailed) else None
 
 
 def _named(subject: str, error: RPCError) -> Exception:
