@@ -30,8 +30,6 @@ from affidavit.evidence.chain import extend_canonical, genesis
 from affidavit.evidence.journal import JOURNAL_VERSION, domain_lifecycle, domain_metadata, domain_outcome
 from affidavit.evidence.layout import lifecycle_name, metadata_name, outcome_name
 
-REOPENABLE = ("closed", "cancelled")
-
 
 class JournalingActivity:
     """Around the evidence store. It holds the journal keys and never sees the signing seed."""
@@ -129,7 +127,7 @@ class JournalingActivity:
             if not reopen:
                 raise OpeningRefused("the session has ended; only reopen starts a fresh generation")
             status = self._evidence.outcome_status(Life(life.session_id, generation))
-            if status not in REOPENABLE:
+            if status not in contract.REOPENABLE:
                 raise OpeningRefused(f"an earlier generation ended {status}; the id is not opened again")
 
     def _write(self, life: Life, request: JournalRequest, steps: list[dict[str, object]]) -> str:

@@ -19,11 +19,13 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from temporalio import envconfig
-from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus
 from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from affidavit import contract, describing
+from affidavit.answers import readable
 from affidavit.codec import EncryptionCodec
 from affidavit.codec_keys import codec_from_environment
 from affidavit.contract import AttachResult, PromotionResult, SessionOutcome, SessionSpec
@@ -43,6 +45,7 @@ from affidavit.pollers import WORKFLOWS, pollers
 from affidavit.process import SessionProcess
 from affidavit.process_api import Cursor
 from affidavit.promoting import promote
+from affidavit.reopening import check_reopenable, has_ended, last_end
 from affidavit.rpc import RETRY_TIMEOUT_S, heard, persist, translated
 from affidavit.spool import spool_folder
 from affidavit.spooling import SpoolingHandle
@@ -150,9 +153,7 @@ class SessionClient:
                 client = await Client.connect(**config, data_converter=data_converter(store, codec))
         except (RuntimeError, TimeoutError, RPCError) as error:
             if on_unavailable != "spool":
-                raise AffidavitUnavailable(
-                    f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
-                ) from error
+                raise AffidavitUnavailable(_unanswered(target, error)) from None
             client = await Client.connect(**config, data_converter=data_converter(store, codec), lazy=True)
         return cls(
             client,
@@ -186,7 +187,8 @@ class SessionClient:
             session_id: 1-128 bytes of 0x21-0x7e without `#`; a fresh UUIDv7 if left out.
             key: what the session is about, a ticket's number say, in place of an id: the same key is the same session
                 (`affidavit.ids.session_id_for`).
-            reopen: start another life of an id whose last one ended `closed`.
+            reopen: start another life of an id whose last one ended `closed` or `cancelled`. Where it is known to have
+                ended otherwise nothing is started.
             redact: is given a copy of each step and returns what is reported of it. What it takes out has never left
                 this process; the evidence then proves what it let through.
 
@@ -195,7 +197,9 @@ class SessionClient:
 
         Raises:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.
-            AffidavitUnavailable: no server or no worker answered within `admit_timeout`.
+            AnswerUnreadable: it is open, and this client lacks the key to what it answers.
+            AffidavitUnavailable: no server or no worker answered within `admit_timeout`. Its `session_id` names what it
+                has left in Temporal.
         """
         if key is not None:
             if session_id is not None:
@@ -224,7 +228,7 @@ class SessionClient:
                     result_type=AttachResult,
                     rpc_timeout=timedelta(seconds=self.admit_timeout),
                 )
-            return answer
+            return readable(answer, f"session {printable(session_id)} is open, but its answer")
 
         async def goes_on() -> bool:
             return True  # or the next attempt starts it, or is told why not
@@ -232,13 +236,42 @@ class SessionClient:
         with translated(session_id):
             try:
                 async with asyncio.timeout(self.admit_timeout):
+                    if checked.reopen:
+                        check_reopenable(session_id, await self._last_end(session_id))
                     attached = await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
-            except TimeoutError as error:
-                raise AffidavitUnavailable(await self.missing()) from error
+            except WorkflowAlreadyStartedError:
+                raise has_ended(session_id, await self._last_end(session_id)) from None
+            except TimeoutError:
+                raise await self._unopened(session_id) from None
         if checked.originator is not None and (holder := holder_of(checked.wake_target)) is not None:
             # The first grant of a child. Opening it again repeats what a crash has left out.
             await self.grants.grant(holder, session_id, descriptor="wake target", only_first=True)
         return attached
+
+    async def _unopened(self, session_id: str) -> AffidavitUnavailable:
+        """What an open has waited for in vain, and what it has left behind: its execution waits for a worker."""
+        missing = await self.missing()
+        try:
+            async with asyncio.timeout(DIAGNOSIS_TIMEOUT_S):
+                left = await self.temporal.get_workflow_handle(session_id).describe()
+        except (RPCError, TimeoutError):
+            return AffidavitUnavailable(missing)
+        if left.status is not WorkflowExecutionStatus.RUNNING:
+            return AffidavitUnavailable(missing)
+        return AffidavitUnavailable(
+            f"{missing}. Session {printable(session_id, 128)} is in Temporal and opens once a worker is there: "
+            "open it again to join it, or cancel it by its handle",
+            session_id=session_id,
+        )
+
+    async def _last_end(self, session_id: str) -> str | None:
+        async def attempt() -> str | None:
+            return await last_end(self.temporal, session_id, self.stored(session_id))
+
+        async def goes_on() -> bool:
+            return False
+
+        return await persist(attempt, within=self.admit_timeout, goes_on=goes_on)
 
     @asynccontextmanager
     async def session(
@@ -367,6 +400,12 @@ class SessionClient:
             static_summary=describing.summary(spec.agent, spec.mode),
             static_details=describing.details(spec.agent, spec.content),
         )
+
+
+def _unanswered(target: str, error: Exception) -> str:
+    if isinstance(error, TimeoutError) or "ConnectionRefused" in str(error):
+        return f"no Temporal server answers at {printable(target)}; `affidavit dev` starts one"
+    return f"no Temporal server can be used at {printable(target)}: {printable(str(error), 300)}"
 
 
 def _existing(place: Path | StoreUrl | str) -> EvidenceStore:

@@ -31,6 +31,8 @@ from affidavit.evidence.text import printable
 from affidavit.offloading import IN_PROCESS, UNKNOWN_KEY, unavailable
 
 logger = logging.getLogger(__name__)
+# A command, or a program that configures no logging, is told by the error alone; a worker's log has this line too.
+logger.addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 

@@ -124,6 +124,9 @@ ATTRIBUTE_BREAKER_TRIPPED: Final = "AffidavitBreakerTripped"
 MEMO_OUTCOME: Final = "AffidavitOutcome"
 """Key of the memo with the facts of the end; see `affidavit.attributes.terminal_facts`."""
 
+REOPENABLE: Final = ("closed", "cancelled")
+"""How every life of an id must have ended for another one to begin."""
+
 # -- stable error types -------------------------------------------------------------------------------
 
 REFUSED_BAD_SPEC: Final = "BadSpec"

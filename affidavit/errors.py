@@ -8,7 +8,26 @@ class AffidavitError(Exception):
 
 
 class AffidavitUnavailable(AffidavitError):
-    """No Temporal server, or no worker for the task queue, answered in time."""
+    """No Temporal server, or no worker for the task queue, answered in time.
+
+    `session_id` is set where an open has left its execution in Temporal: opening that id again joins it, cancelling it
+    takes it back.
+    """
+
+    def __init__(self, text: str = "", *, session_id: str | None = None) -> None:
+        super().__init__(text)
+        self.session_id = session_id
+
+
+class AnswerUnreadable(AffidavitError):
+    """There is an answer, and this client cannot open it; `key_id` is the codec key that it lacks, None if none does.
+
+    Not an outage: asking again, or spooling, does not mend what has to be configured.
+    """
+
+    def __init__(self, text: str, key_id: str | None = None) -> None:
+        super().__init__(text)
+        self.key_id = key_id
 
 
 class SessionRefused(AffidavitError):
@@ -77,3 +96,7 @@ class SessionPruned(SessionNotFound):
 
 class SessionFailed(AffidavitError):
     """The session's workflow ended without an outcome: it was terminated, timed out, or never opened."""
+
+
+class SessionNotOpened(SessionFailed):
+    """The newest run of the id failed in its opening. That is no life; an earlier one may have an outcome."""

@@ -17,6 +17,7 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.service import RPCError, RPCStatusCode
 
 from affidavit import contract, grants
+from affidavit.answers import readable
 from affidavit.converter import encode_json, raw_json
 from affidavit.errors import SessionRefused
 from affidavit.evidence.text import printable
@@ -217,7 +218,8 @@ class Grants:
 
     async def _persist(self, attempt: Callable[[], Awaitable[M]], goes_on: Callable[[], Awaitable[bool]]) -> M:
         with translated(grants.GRANT_BOOK_ID):
-            return await persist(attempt, within=self._retry_timeout, goes_on=goes_on)
+            answer = await persist(attempt, within=self._retry_timeout, goes_on=goes_on)
+        return readable(answer, "the answer of the grant book")
 
     def _start(self) -> WithStartWorkflowOperation[Any, Any]:
         return WithStartWorkflowOperation(

@@ -31,6 +31,7 @@ from affidavit.converter import encode_json, raw_json
 from affidavit.errors import (
     AffidavitError,
     AffidavitUnavailable,
+    AnswerUnreadable,
     NotReported,
     SessionFailed,
     SessionNotFound,
@@ -196,8 +197,8 @@ class SessionHandle(SessionProcess, ReportsTools):
                     await self._sender.drain()  # meanwhile
                     await asyncio.wait([after])
                 result = await self._update(contract.UPDATE_ADMIT, AdmitResult, argument)
-        except TimeoutError as error:
-            raise AffidavitUnavailable(await self._client.missing()) from error
+        except TimeoutError:
+            raise AffidavitUnavailable(await self._client.missing()) from None
         if result.refused is not None:
             raise SessionRefused(result.refused.type, result.refused.reason)
         return result
@@ -364,8 +365,9 @@ class SessionHandle(SessionProcess, ReportsTools):
         unsent = await self._cancel()
         if unsent is not None:
             error.add_note(f"affidavit: not all steps were reported: {unsent}")
-        # A task that is being cancelled itself must not wait for what it has asked for.
-        if not isinstance(error, asyncio.CancelledError):
+        # A task that is being cancelled itself must not wait for what it has asked for; nor is an outcome worth it that
+        # cannot be opened here.
+        if not isinstance(error, asyncio.CancelledError | AnswerUnreadable):
             await self.result()
 
     async def _addressed(self) -> None:

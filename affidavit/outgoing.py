@@ -17,7 +17,7 @@ from affidavit.evidence.canonical import CanonicalError
 from affidavit.evidence.scalars import BadSessionId, check_session_id
 from affidavit.evidence.text import printable
 from affidavit.ids import new_session_id
-from affidavit.steps import STEP
+from affidavit.steps import STEP, STEP_KINDS
 from affidavit.validation import first_error
 
 Step = Mapping[str, Any]
@@ -141,6 +141,13 @@ def _encoded(place: int, step: Step) -> Encoded:
         STEP.validate_python(dict(step))
         return Encoded(encode_json(step), "producer" in step)
     except ValidationError as error:
+        if error.errors(include_url=False)[0]["type"].startswith("union_tag_"):
+            raise InvalidStep(f"step {place}: {_unknown_kind(step)}") from None
         raise InvalidStep(f"step {place}: {first_error(error, without=step.get('kind'))}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidStep(f"step {place}: {printable(str(error), 160)}") from None
+
+
+def _unknown_kind(step: Step) -> str:
+    known = ", ".join(STEP_KINDS)
+    return f"kind {printable(str(step['kind']), 40)} is none of {known}" if "kind" in step else f"no kind of {known}"

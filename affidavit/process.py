@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from affidavit import contract
 from affidavit.arguments import as_argument
 from affidavit.contract import SessionOutcome, TerminalState
-from affidavit.errors import AffidavitUnavailable, SessionNotFound
+from affidavit.errors import AffidavitUnavailable, SessionNotFound, SessionNotOpened
 from affidavit.eventlog import EventLog, SessionEvent, starting_at
 from affidavit.process_api import (
     AbandonRequest,
@@ -54,8 +54,8 @@ class SessionProcess:
         """Wait for the session's end; one that has ended is answered at once, and needs no worker (P2).
 
         A quarantined or abandoned session has an outcome like any other; a terminated or timed-out execution reads as
-        abandoned. Once Temporal has forgotten it, the outcome sealed in the evidence store is returned, if this client
-        shares the store.
+        abandoned. Once Temporal has forgotten it, or has only an attempt to open it again that failed, the outcome
+        sealed in the evidence store is returned, if this client shares the store.
 
         Raises:
             SessionNotFound: nobody knows such a session; SessionPruned, one of these, if its evidence was erased on
@@ -67,7 +67,7 @@ class SessionProcess:
         await self._addressed()
         try:
             self.outcome = await self._line.result()
-        except SessionNotFound:
+        except (SessionNotFound, SessionNotOpened):
             sealed = await self._client.sealed_outcome(self.session_id, self._life)
             if sealed is None:
                 raise
@@ -211,5 +211,5 @@ class SessionProcess:
         try:
             async with asyncio.timeout(self._client.admit_timeout):
                 yield
-        except TimeoutError as error:
-            raise AffidavitUnavailable(await self._client.missing()) from error
+        except TimeoutError:
+            raise AffidavitUnavailable(await self._client.missing()) from None

@@ -8,6 +8,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 
 from affidavit import contract
+from affidavit.answers import readable, reason_of
 from affidavit.contract import PromotionRequest, PromotionResult
 from affidavit.converter import encode_json, raw_json
 from affidavit.errors import SessionFailed, SessionRefused
@@ -38,7 +39,7 @@ async def promote(
             static_summary=f"promotion of {literal(session_id, 128)}",
         )
         result: PromotionResult = await promotion.result()
-        return result
+        return readable(result, f"the receipt of session {printable(session_id)}")
 
     async def goes_on() -> bool:
         return False
@@ -48,5 +49,5 @@ async def promote(
             return await persist(attempt, within=retry_timeout, goes_on=goes_on)
         except WorkflowFailureError as error:
             if isinstance(cause := error.cause, ApplicationError):
-                raise SessionRefused(cause.type or "Refused", cause.message) from error
+                raise SessionRefused(cause.type or "Refused", reason_of(cause)) from None
             raise SessionFailed(f"promotion of session {printable(session_id)}: {error.cause}") from error

@@ -30,6 +30,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from affidavit import contract
+from affidavit.answers import readable, reason_of
 from affidavit.contract import SessionOutcome
 from affidavit.converter import raw_json
 from affidavit.errors import AffidavitUnavailable, SessionFailed, SessionNotFound, SessionRefused, SessionStalled
@@ -122,7 +123,7 @@ async def persist(call: Callable[[], Awaitable[T]], *, within: float, goes_on: C
                 if doubt and fault is _Fault.LATER:
                     raise AffidavitUnavailable(
                         f"an answer was lost, and now the session refuses: {printable(str(error.__cause__), 160)}"
-                    ) from error
+                    ) from None
                 raise
             left = give_up - clock()
         await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
@@ -172,6 +173,7 @@ class Line:
         self._generation = generation
         self._run_id = generation
         self._retry_timeout = retry_timeout
+        self._answer = f"the answer of session {printable(session_id)}"
 
     async def signal(self, message: bytes) -> None:
         """Deliver a `record` message.
@@ -201,6 +203,7 @@ class Line:
 
         Raises:
             SessionRefused: a refusal for want of room means that no try was taken.
+            AnswerUnreadable: it was taken, and what came back cannot be opened here.
             SessionNotFound, SessionStalled, AffidavitUnavailable, SessionFailed.
         """
         update_id = str(uuid.uuid4())
@@ -215,7 +218,7 @@ class Line:
                 rpc_timeout=LONG_CALL,
             )
             answer: M = await started.result(rpc_timeout=LONG_CALL)
-            return answer
+            return readable(answer, self._answer)
 
         return await self._persist(attempt)
 
@@ -224,14 +227,14 @@ class Line:
 
         Raises:
             SessionNotFound: also where the id has begun another life.
-            AffidavitUnavailable, SessionFailed.
+            AnswerUnreadable, AffidavitUnavailable, SessionFailed.
         """
         with translated(self._session_id):
             if self._generation is not None and await self._newest() is None:
                 raise SessionNotFound(f"this life of session {printable(self._session_id)} has ended")
             run = self._temporal.get_workflow_handle(self._session_id, run_id=self._run_id)
             answer: M = await run.query(name, args=args, result_type=result_type)
-        return answer
+        return readable(answer, self._answer)
 
     async def newest(self) -> WorkflowExecutionDescription | None:
         """The newest run of this life as Temporal describes it; None if it knows none, or a later life of the id."""
@@ -249,11 +252,12 @@ class Line:
         """Wait for the session's end.
 
         Raises:
-            SessionNotFound, SessionFailed, AffidavitUnavailable.
+            SessionNotFound, SessionFailed, AnswerUnreadable, AffidavitUnavailable.
         """
 
         async def attempt() -> SessionOutcome:
-            return await self._handle(self._run_id).result(rpc_timeout=LONG_CALL)
+            outcome = await self._handle(self._run_id).result(rpc_timeout=LONG_CALL)
+            return readable(outcome, f"the outcome of session {printable(self._session_id)}")
 
         async def known() -> bool:
             return await self._newest() is not None
@@ -305,27 +309,26 @@ class Line:
 
 @contextmanager
 def translated(subject: str) -> Iterator[None]:
-    """Turn Temporal's errors into the client's own."""
+    """Turn Temporal's errors into the client's own; only what nobody foresaw keeps the SDK's trace as its cause."""
     try:
         yield
     except WorkflowQueryFailedError as error:
-        raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from error
+        raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from None
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == _RUN_ENDED:
-            raise SessionNotFound(f"session {printable(subject)} ended before it answered") from error
+            raise SessionNotFound(f"session {printable(subject)} ended before it answered") from None
         if isinstance(cause, ApplicationError):
-            raise SessionRefused(cause.type or "Refused", cause.message) from error
+            raise SessionRefused(cause.type or "Refused", reason_of(cause)) from None
         raise SessionFailed(f"session {printable(subject)}: {cause}") from error
-    except WorkflowAlreadyStartedError as error:
-        raise SessionRefused(
-            contract.REFUSED_ENDED, f"session {printable(subject)} has ended; reopen=True starts another life of its id"
-        ) from error
+    except WorkflowAlreadyStartedError:
+        raise SessionRefused(contract.REFUSED_ENDED, f"session {printable(subject)} has ended") from None
     except (WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
         check_cancelled(error)
-        raise AffidavitUnavailable("the session did not answer in time") from error
+        raise AffidavitUnavailable("the session did not answer in time") from None
     except RPCError as error:
-        raise _named(subject, error) from error
+        named = _named(subject, error)
+        raise named from error if isinstance(named, SessionFailed) else None
 
 
 def _named(subject: str, error: RPCError) -> Exception:

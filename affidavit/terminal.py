@@ -12,8 +12,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, TerminatedError, TimeoutError
 
 from affidavit import contract
+from affidavit.answers import readable, reason_of
 from affidavit.contract import SessionOutcome, Totals
-from affidavit.errors import SessionFailed
+from affidavit.errors import SessionFailed, SessionNotOpened
 from affidavit.evidence.stops import StopReason, caption
 from affidavit.evidence.text import printable
 from affidavit.process_api import REASON_CHARS, Abandonment
@@ -35,16 +36,23 @@ async def failed_outcome(
         run_id: any run of the life that is meant; None for the newest.
 
     Raises:
-        SessionFailed: it failed in another way, as one that could not be opened.
+        AnswerUnreadable: its outcome cannot be opened here.
+        SessionNotOpened: it could not be opened.
+        SessionFailed: it failed in another way.
         RPCError: the history is gone.
     """
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in _WITH_OUTCOME and cause.details:
-        return SessionOutcome.model_validate(cause.details[0])
+        return SessionOutcome.model_validate(
+            readable(cause.details[0], f"the outcome of session {printable(session_id)}")
+        )
     if isinstance(cause, TerminatedError | TimeoutError):
         return await _abandoned(temporal, session_id, run_id)
-    text = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    raise SessionFailed(f"session {printable(session_id)} ended without an outcome: {printable(text, 200)}") from error
+    text = reason_of(cause) if isinstance(cause, ApplicationError) else str(cause)
+    told = f"session {printable(session_id)} ended without an outcome: {printable(text, 200)}"
+    if isinstance(cause, ApplicationError) and cause.type == contract.FAILED_OPEN:
+        raise SessionNotOpened(told) from None
+    raise SessionFailed(told) from error
 
 
 async def _abandoned(temporal: Client, session_id: str, run_id: str | None) -> SessionOutcome:

@@ -33,6 +33,7 @@ OF_SERVER: Final = (
     "session workers",
     "signing workers",
     "sessions",
+    "session payloads",
     "store of sessions",
     "clock",
 )
@@ -100,6 +101,7 @@ async def _asked(client: SessionClient, places: Places) -> dict[str, Check]:
         "session workers": asking.session_workers,
         "signing workers": asking.signing_workers,
         "sessions": sessions.progress,
+        "session payloads": sessions.payloads,
         "store of sessions": lambda: sessions.same_store(places),
         "clock": asking.clock,
     }

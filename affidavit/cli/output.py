@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from affidavit.attributes import cost
 from affidavit.buslog import BusLogError
-from affidavit.errors import AffidavitError, AffidavitUnavailable
+from affidavit.errors import AffidavitError, AffidavitUnavailable, AnswerUnreadable
 from affidavit.evidence.bundle import BundleExists, NothingToBundle
 from affidavit.evidence.errors import EvidenceError
 from affidavit.evidence.keys import KeysExist
@@ -120,7 +120,7 @@ def explained(error: BaseException) -> tuple[str, Code] | None:
     """One line and an exit code for an error that a user can meet; None for one that nobody foresaw."""
     if isinstance(error, CommandError):
         return str(error), error.code
-    if isinstance(error, AffidavitUnavailable | TransientError):
+    if isinstance(error, AffidavitUnavailable | AnswerUnreadable | TransientError):
         return str(error), Code.UNAVAILABLE
     if isinstance(error, AffidavitError | VerificationError | KeysExist | NothingToBundle | BundleExists):
         return str(error), Code.FAILED

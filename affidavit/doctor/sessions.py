@@ -1,4 +1,5 @@
-"""Checks of the sessions that Temporal knows: which do not get on, and in which store they were opened."""
+"""Checks of the sessions that Temporal knows: which do not get on, whether their payloads can be opened here, and in
+which store they were opened."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from affidavit import contract
 from affidavit.activity_api import OpenResult
+from affidavit.answers import readable
 from affidavit.client import SessionClient
 from affidavit.doctor.places import Places
 from affidavit.doctor.report import Verdict, in_thread
 from affidavit.doctor.stores import store_of
+from affidavit.errors import AnswerUnreadable
 from affidavit.evidence.text import printable
 from affidavit.stores.errors import StorePlaceError, StoreUnfit, TransientError
 
@@ -55,6 +58,19 @@ class SessionChecks:
         many = f"{LOOKED_AT} or more" if len(newest) == LOOKED_AT else str(len(newest))
         return Verdict("ok", f"{many} open, none with failing tasks or a stage that does not get on")
 
+    async def payloads(self) -> Verdict:
+        """That the payloads of the newest sessions can be opened with the codec keys of this environment."""
+        opened = 0
+        async for session in self._listed(self._of_ours, NAMED):
+            try:
+                opened += await self._opened(session) is not None
+            except AnswerUnreadable as error:
+                do = "clients and workers need the same keys: without them answers cannot be read, and sessions stall"
+                return Verdict("failed", str(error), do)
+        if not opened:
+            return Verdict("not checked", "no session has payloads that could be tried")
+        return Verdict("ok", f"those of the newest sessions, {opened}, can be opened")
+
     async def same_store(self, places: Places) -> Verdict:
         """That the newest session was opened in the store of this machine: all workers must share one."""
         if not places.store.elsewhere and not places.store.path.is_dir():
@@ -64,7 +80,10 @@ class SessionChecks:
         except (StorePlaceError, StoreUnfit, TransientError):
             return Verdict("not checked", "this machine's evidence store cannot be read")
         async for session in self._listed(self._of_ours, NAMED):
-            opened = await self._opened(session)
+            try:
+                opened = await self._opened(session)
+            except AnswerUnreadable:
+                continue  # `payloads` says so
             if opened is None:
                 continue
             if opened.store_id != here:
@@ -105,7 +124,11 @@ class SessionChecks:
         return [each for each in found if each is not None]
 
     async def _opened(self, session: WorkflowExecution) -> OpenResult | None:
-        """What the opening activity of a session's first run said, if the server still has that."""
+        """What the opening activity of a session's first run said, if the server still has that.
+
+        Raises:
+            AnswerUnreadable: it cannot be opened with the keys that there are.
+        """
         described = await self._temporal.get_workflow_handle(session.id, run_id=session.run_id).describe(
             rpc_timeout=CALL
         )
@@ -123,6 +146,7 @@ class SessionChecks:
                 completed = event.activity_task_completed_event_attributes
                 if completed.scheduled_event_id in scheduled:
                     (result,) = await self._temporal.data_converter.decode(completed.result.payloads, [OpenResult])
+                    result = readable(result, f"what opened session {printable(session.id)}")
                     return result if isinstance(result, OpenResult) else None
                 if number >= OPENING_EVENTS:
                     return None

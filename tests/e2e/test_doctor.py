@@ -66,6 +66,7 @@ async def test_all_is_well_and_no_secret_is_told(running: Rig, server: DevServer
         "session workers",
         "signing workers",
         "sessions",
+        "session payloads",
         "store of sessions",
         "clock",
         "evidence store",

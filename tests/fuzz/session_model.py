@@ -131,9 +131,8 @@ class Model:
             return None
         if newest.live:
             return self._join(newest, spec)
-        if not reopen:
-            return "SessionEnded"
-        return "SessionNotOpened" if any(life.status == "quarantined" for life in self.lives[name]) else None
+        barred = any(life.status == "quarantined" for life in self.lives[name])
+        return "SessionEnded" if barred or not reopen else None
 
     def _join(self, life: Life, spec: dict[str, Any]) -> str | None:
         if spec["mode"] != life.spec["mode"]:

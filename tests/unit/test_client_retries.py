@@ -159,9 +159,11 @@ def test_what_does_not_pass_has_a_name(error: Exception, expected: type[Exceptio
 def test_what_is_final_is_told_at_once(error: Exception, expected: type[Exception]) -> None:
     async def main() -> None:
         transport = Transport(script=[error])
-        with pytest.raises(expected):
+        with pytest.raises(expected) as told:
             await persistently(transport)(b"message")
         assert len(transport.messages) == 1
+        # The SDK's trace stands behind what nobody foresaw, and nothing else.
+        assert (told.value.__cause__ is error, told.value.__suppress_context__) == (error is DENIED, True)
 
     run(main())
 

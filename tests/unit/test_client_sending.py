@@ -232,6 +232,11 @@ def test_a_bad_step_takes_its_call_with_it_and_no_number() -> None:
 def test_a_list_in_the_place_of_a_step_says_how_to_pass_steps(given: Any) -> None:
     with pytest.raises(InvalidStep, match=r"^step 0 is a list; pass steps one by one: submit\(\*steps\)$"):
         texts(given)
+    kinds = "model_request, model_response, model_failure, tool_call, tool_result, event, wake"
+    with pytest.raises(InvalidStep, match=rf"^step 0: kind {'n' * 39}… is none of {kinds}$"):
+        texts({"kind": "n" * 1000})
+    with pytest.raises(InvalidStep, match=rf"^step 0: no kind of {kinds}$"):
+        texts({})
     with pytest.raises(InvalidStep, match=r"^step 1 is no mapping, but of type str$"):
         texts(call("a"), "tool_call")
 

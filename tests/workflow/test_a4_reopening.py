@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from affidavit.client import SessionHandle
+from affidavit.client import SessionClient, SessionHandle
 from affidavit.contract import BreakerConfig
 from affidavit.errors import SessionFailed, SessionNotFound, SessionRefused
 from tests.support.bare import Bare, Json, call, said
@@ -217,3 +217,59 @@ async def test_a4_reopening_a_living_session_joins_it(running: Rig) -> None:
     assert len(lives(running, "raced")) == 2
     assert (await racing[0].close()).event_count == 1
     assert (await session.close()).event_count == 1
+
+
+async def newest_run(rig: Rig, session_id: str) -> str:
+    return str((await rig.client.temporal.get_workflow_handle(session_id).describe()).run_id)
+
+
+@pytest.mark.parametrize("shares_the_store", [True, False])
+async def test_a4_a_client_starts_nothing_for_an_id_that_is_never_opened_again(
+    running: Rig, shares_the_store: bool
+) -> None:
+    bad = f"never-{shares_the_store}"
+    generation = await ended(running, bad, "quarantined")
+    client = running.client
+    if not shares_the_store:
+        client = await SessionClient.connect(
+            address=client.temporal.service_client.config.target_host, task_queue=client.task_queue, admit_timeout=20
+        )
+    for reopen in (True, False):
+        with pytest.raises(SessionRefused) as refused:
+            await client.open({"agent": AGENT}, session_id=bad, reopen=reopen)
+        assert (refused.value.type, refused.value.reason) == (
+            "SessionEnded",
+            f"session {bad}: an earlier generation ended quarantined; the id is not opened again",
+        )
+    assert await newest_run(running, bad) == generation
+
+
+async def test_a4_a_reopening_is_offered_where_it_works(running: Rig) -> None:
+    session = await running.open(session_id="offered")
+    await session.cancel()
+    assert (await session.result()).status == "cancelled"
+    with pytest.raises(SessionRefused) as refused:
+        await running.open(session_id="offered")
+    assert refused.value.reason == "session offered has ended; reopen=True starts another life of its id"
+    assert (await (await reopened(running, "offered")).close()).status == "closed"
+
+
+async def test_a4_the_end_of_the_last_life_outlasts_a_foreign_run_that_failed_to_open(running: Rig) -> None:
+    generation = await ended(running, "outlasting", "quarantined")
+    policy = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    handle = await start(running, "outlasting", json_payload({**SPEC, "reopen": True}), id_reuse_policy=policy)
+    error = await failure(handle)
+    assert (error.type, error.message.partition(": ")[2]) == (
+        "SessionNotOpened",
+        "opening: OpeningRefused: an earlier generation ended quarantined; the id is not opened again",
+    )
+    for outcome in (
+        await running.client.await_terminal("outlasting"),
+        await running.client.terminal_state("outlasting"),
+    ):
+        assert outcome is not None
+        assert (outcome.generation, outcome.status) == (generation, "quarantined")
+    with pytest.raises(SessionRefused, match="an earlier generation ended quarantined"):
+        await reopened(running, "outlasting")
+    with pytest.raises(SessionFailed, match="ended without an outcome"):
+        await running.client.process("outlasting", handle.first_execution_run_id).result()

@@ -361,6 +361,23 @@ async def test_an_admission_names_the_worker_that_is_missing(rig: Rig, server: D
     assert time.monotonic() - before < 8
 
 
+async def test_an_open_without_a_worker_names_the_session_that_it_has_left_behind(rig: Rig, server: DevServer) -> None:
+    client = await reached_by(rig, server.address, admit_timeout=1)
+    with pytest.raises(AffidavitUnavailable) as unanswered:
+        await client.open(SPEC)
+    left = unanswered.value.session_id
+    assert left is not None
+    assert str(unanswered.value) == (
+        f"no worker polls task queue {rig.settings.task_queue}; `python -m workers` starts one. Session {left} is in "
+        "Temporal and opens once a worker is there: open it again to join it, or cancel it by its handle"
+    )
+    assert unanswered.value.__cause__ is None
+    assert unanswered.value.__suppress_context__
+    await client.handle(left).cancel()
+    async with rig.worker():
+        assert (await rig.client.handle(left).result()).status == "cancelled"
+
+
 async def test_an_open_names_the_server_that_is_missing(rig: Rig, server: DevServer) -> None:
     async with proxied(server.address) as proxy:
         # Not the impatient one: the SDK's own retries last longer than the time that an open may take.

@@ -14,6 +14,7 @@ from temporalio.worker import Replayer
 from affidavit.codec import EncryptionCodec
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.converter import data_converter, encode_json, raw_json
+from affidavit.errors import AnswerUnreadable
 from tests.support.encrypted import ID_A, ID_B, ID_C, KEY_A, KEY_B, KEY_C, with_keys
 from tests.support.halves import journaling, signing, until
 from tests.support.oracle import attested, sha256
@@ -156,7 +157,8 @@ async def test_i6_keys_are_rotated_in_the_middle_of_a_session(rig: Rig) -> None:
         await old.client.handle(session.session_id).submit(CALL)
         await new.client.handle(session.session_id).submit(CALL)  # a client that is ahead of the workers
     async with new.worker():
-        await old.client.handle(session.session_id).submit(CALL)  # one that is behind them, and has learnt nothing yet
+        with pytest.raises(AnswerUnreadable, match=ID_B):  # one that is behind them, and has learnt nothing yet
+            await old.client.handle(session.session_id).submit(CALL)  # taken all the same
         await new.client.handle(session.session_id).submit(CALL)
         outcome = await new.client.handle(session.session_id).close()
     assert actions(attested(rig, outcome)) == ["opened"] + ["tool_call"] * 5
@@ -170,7 +172,8 @@ async def test_i6_encryption_is_switched_on_in_the_middle_of_a_session(rig: Rig)
         await session.submit(CALL)
     encrypted = with_keys(rig, KEY_A)
     async with encrypted.worker():
-        await session.submit(CALL)  # by a client that still sends plain payloads
+        with pytest.raises(AnswerUnreadable, match=ID_A):
+            await session.submit(CALL)  # by a client that still sends plain payloads; taken all the same
         outcome = await encrypted.client.handle(session.session_id).close()
     assert actions(attested(rig, outcome)) == ["opened", "tool_call", "tool_call"]
 
@@ -245,8 +248,9 @@ async def test_i6_an_activitys_result_that_cannot_be_opened_suspends_and_does_no
     async with old.worker():
         session = await old.open()
     async with new.worker():
-        await session.submit(CALL)
-        await session.flush()
+        with pytest.raises(AnswerUnreadable, match=ID_B):
+            await session.submit(CALL)
+        await new.client.handle(session.session_id).flush()
     # The task that a worker without the new key would have is the one that this replay has.
     assert "Workflow activation completion failed" in await replay_failure(rig, session.session_id, KEY_A)
     assert f"the result of activity journal cannot be opened: it is encrypted with key {ID_B}" in caplog.text
