@@ -54,6 +54,7 @@ async def test_c1_every_covered_way_is_admitted_once(running: Rig) -> None:
     assert len(model.requests) == 7
 
 
+@pytest.mark.filterwarnings("ignore:The Assistants API is deprecated")
 async def test_c1_what_is_not_covered_is_not_made(running: Rig) -> None:
     with serving(Turn(text="a")) as model:
         async with session_of(running, model) as (session, client):
