@@ -217,7 +217,7 @@ def _introduce(embedded: Embedded, data_dir: Path, as_json: bool) -> None:
                 "address": f"{embedded.address}, namespace {embedded.namespace}",
                 "Web UI": embedded.ui,
                 "connect with": f"export TEMPORAL_ADDRESS={embedded.address} {WEB_UI_VARIABLE}={embedded.ui}",
-                "try": hint("replay", _sample(), "--data-dir", data_dir),
+                "try": hint("replay", sample(), "--data-dir", data_dir),
                 "evidence": plain(Path(embedded.store)),
                 "public keys": plain(Path(embedded.keys_dir) / "public.json"),
                 "event bus": plain(Path(embedded.bus)),
@@ -226,7 +226,7 @@ def _introduce(embedded: Embedded, data_dir: Path, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _sample() -> Path:
+def sample() -> Path:
     """The run that comes with Affidavit."""
     return Path(str(resources.files(samples).joinpath(samples.SUPPORT_AGENT)))
 

@@ -136,8 +136,9 @@ async def test_p3_terminated_and_timed_out_executions_read_as_abandoned(
     assert abs(outcome.abandonment.at - described.close_time.timestamp() * 1000) < 2
     if kind == "terminated":
         assert outcome.abandonment.by != ""
-        code, _, errors = await command(rig, monkeypatch, "wait", session_id)
+        code, out, errors = await command(rig, monkeypatch, "wait", session_id)
         assert (code, "ended abandoned: the wrong one" in errors) == (1, True)
+        assert "stop reason" not in out
 
 
 async def test_p3_each_terminal_kind_and_what_it_says(running: Rig) -> None:

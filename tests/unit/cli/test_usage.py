@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from affidavit.cli.embedded import sample
 from affidavit.cli.output import CommandError, hint, program, read_file
 from affidavit.evidence.keys import Signer, generate
+from affidavit.importing import read_run
 from tests.unit.cli.test_offline import GENERATION, SESSION, Cli, Evidence, last
 from tests.unit.cli.test_offline import cli as cli
 from tests.unit.cli.test_offline import evidence as evidence
@@ -187,6 +189,11 @@ def test_a_bundle_that_cannot_be_made_names_no_temporary_file(cli: Cli, evidence
         2,
         "error: out.zip: No such file or directory (there is no folder nowhere)\n",
     )
+
+
+def test_the_run_that_dev_names_can_be_replayed() -> None:
+    assert read_run(sample().read_bytes()).agent_name == "etoile-support"
+    assert sample().is_absolute()
 
 
 def test_a_missing_option_names_the_help_of_its_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
