@@ -193,7 +193,8 @@ class SessionClient:
                 this process; the evidence then proves what it let through.
 
         Returns:
-            A handle, once the opening event is on disk.
+            A handle, once the opening event is on disk; of a child (`originator` and `wake_target` in its spec) also
+            its first grant, which goes to the wake target.
 
         Raises:
             SessionRefused: the id or the spec is bad, the session is bound to another spec, closing, or ended.

@@ -88,6 +88,9 @@ async def _next_run(temporal: Client, session_id: str, run_id: str) -> str | Non
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
     )
     try:
+        found = await temporal.get_workflow_handle(session_id, run_id=run_id).describe()
+        if found.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            return ""  # of one that runs the server would wait for the last event
         answer = await temporal.workflow_service.get_workflow_execution_history(request)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
