@@ -170,11 +170,7 @@ async def test_an_operator_finds_a_session_and_reads_how_it_stands(
         assert file.stat().st_size > 10_000
 
 
-def test_without_a_browser_only_ci_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_the_page_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=r"^no browser, though CI installs one: apt-get install chromium$"):
-        chromium()
-    monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match=r"^no browser: apt-get install chromium$"):
         chromium()
