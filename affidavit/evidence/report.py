@@ -141,11 +141,13 @@ class Report:
         self.unchecked.append(Unchecked(name, reason))
 
     @contextmanager
-    def checking(self, name: str, detail: str) -> Iterator[None]:
-        """Note the outcome of the block; every refusal leaves as a `VerificationError` that carries this report."""
+    def guarding(self, name: str) -> Iterator[None]:
+        """Every refusal leaves the block as a `VerificationError` that carries this report; success is not noted."""
         try:
             yield
         except EvidenceError as error:
+            if isinstance(error, VerificationError) and error.report is self:  # noted by a check inside
+                raise
             self.checks.append(Check(name, "refused", str(error)))
             self.trusted = False
             reached = {each.name for each in self.checks} | {each.name for each in self.unchecked}
@@ -158,4 +160,10 @@ class Report:
             refusal = UnreadableEvidence(f"{name}: {error}")
             refusal.report = self
             raise refusal from error
+
+    @contextmanager
+    def checking(self, name: str, detail: str) -> Iterator[None]:
+        """As `guarding`, and what goes well is noted as a check that passed."""
+        with self.guarding(name):
+            yield
         self.checks.append(Check(name, "passed", detail))

@@ -180,9 +180,10 @@ def verify_with_events(
         report.plan("lifecycle records", "captures", "metadata")
         store = source
     try:
-        data = optional(store, RECEIPT) if receipt is None else receipt
-        parsed = _given(report, data, keyring)
-        _store(report, parsed, store, keys, trajectory)
+        with report.guarding("source"):  # any object of it may be damaged
+            data = optional(store, RECEIPT) if receipt is None else receipt
+            parsed = _given(report, data, keyring)
+            _store(report, parsed, store, keys, trajectory)
     finally:
         if isinstance(store, Bundle) and isinstance(source, Path):
             store.close()

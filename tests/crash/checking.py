@@ -43,6 +43,11 @@ NORMAL: Final = frozenset(
 )
 """Why a workflow task may fail; anything else, non-determinism first, is a bug."""
 
+SLOW: Final = "[TMPRL1101]"
+"""What the SDK says of a task that had no answer for 2 s. Several workers share the cores with the load and with each
+other's starts, so a task may wait that long for its turn; it is tried again, and what it did not do is not in the
+history. Where the workflow's own code blocks, tests that forbid every failed task show it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -77,7 +82,7 @@ async def failed_tasks(rig: Rig, session_id: str) -> list[str]:
         for event in history.events:
             if event.HasField("workflow_task_failed_event_attributes"):
                 failed = event.workflow_task_failed_event_attributes
-                if failed.cause not in NORMAL:
+                if failed.cause not in NORMAL and not failed.failure.message.startswith(SLOW):
                     causes.append(f"{WorkflowTaskFailedCause.Name(failed.cause)}: {failed.failure.message[:200]}")
     return causes
 

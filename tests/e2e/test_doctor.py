@@ -138,6 +138,7 @@ async def test_a_missing_namespace_is_one_failure_and_the_rest_is_not_checked(
         "session workers",
         "signing workers",
         "sessions",
+        "session payloads",
         "store of sessions",
         "clock",
     ]

@@ -742,6 +742,35 @@ def test_newlines_without_end_cost_no_memory(tmp_path: Path, name: str, error: t
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "receipt.json",
+        "metadata.json",
+        "outcome.json",
+        "journal/000000000000.ndjson",
+        "captures/000000000000.ndjson",
+        "lifecycle/000000000006.json",
+        "trajectory.json",
+        "trajectory.provenance.json",
+    ],
+)
+def test_a_damaged_entry_of_a_bundle_is_a_refusal_with_a_report(tmp_path: Path, name: str) -> None:
+    evidence = promoted()
+    files = promoted_files(evidence, head(evidence.events))
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as made:
+        for each, data in files.items():
+            made.writestr(each, data)
+        place = made.getinfo(name).header_offset + 30 + len(name)
+    damaged = bytearray((tmp_path / "b.zip").read_bytes())
+    damaged[place] ^= 1  # the first byte of its content, of which the checksum knows
+    (tmp_path / "b.zip").write_bytes(damaged)
+    with pytest.raises(module.UnreadableEvidence, match=f"damaged entry {name}") as caught:
+        verify_with_events(None, tmp_path / "b.zip", RING)
+    report = caught.value.report
+    assert (report.trusted, [each.outcome for each in report.checks].count("refused")) == (False, 1)
+
+
 @pytest.mark.parametrize("number", range(6))
 def test_an_altered_capture_is_placed(tmp_path: Path, number: int) -> None:
     evidence = Evidence()
@@ -871,6 +900,20 @@ def promoted(**change: Any) -> Evidence:
     return evidence
 
 
+def promoted_files(evidence: Evidence, chain_head: str) -> dict[str, bytes]:
+    provenance = {
+        "trajectory_digest": sha(TRAJECTORY),
+        "step_count": 2,
+        "chain_head": chain_head,
+        "event_count": 6,
+        "generation": GENERATION,
+    }
+    return evidence.files() | {
+        "trajectory.json": TRAJECTORY,
+        "trajectory.provenance.json": sealed("trajectory", 0, provenance),
+    }
+
+
 def test_g4_a_trajectory_is_checked_by_digest_and_steps() -> None:
     assert "trajectory" in names(verify_receipt(promoted().stored, RING, trajectory=TRAJECTORY))
     assert "trajectory" in left(verify_receipt(promoted().stored, RING))
@@ -886,17 +929,7 @@ def test_g4_a_trajectory_is_checked_by_digest_and_steps() -> None:
 @pytest.mark.parametrize("chain_head", ["right", "wrong"])
 def test_g3_a_promoted_session(tmp_path: Path, chain_head: str) -> None:
     evidence = promoted()
-    provenance = {
-        "trajectory_digest": sha(TRAJECTORY),
-        "step_count": 2,
-        "chain_head": head(evidence.events) if chain_head == "right" else "0" * 64,
-        "event_count": 6,
-        "generation": GENERATION,
-    }
-    files = evidence.files() | {
-        "trajectory.json": TRAJECTORY,
-        "trajectory.provenance.json": sealed("trajectory", 0, provenance),
-    }
+    files = promoted_files(evidence, head(evidence.events) if chain_head == "right" else "0" * 64)
     folder = evidence.folder(tmp_path, files)
     if chain_head == "wrong":
         with pytest.raises(module.AlteredContent):
