@@ -118,7 +118,7 @@ def compose(session: Session, entry: Entry, step: Mapping[str, Any] | None) -> t
             payload["json_text"] = True
         if session.content == "full":
             payload |= _picked(capture, *_VALUES.get(capture["kind"], ()))
-    identity = session.agent.model_copy(update={"ttl_remaining_s": entry.ttl_remaining_s}).as_identity()
+    identity = session.agent.as_identity(entry.ttl_remaining_s)
     stop = None if entry.stop_reason_id is None else (entry.stop_reason_id, entry.stop_reason or "")
     event = build_event(
         uid=entry.uid,

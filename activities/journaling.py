@@ -56,7 +56,7 @@ class JournalingActivity:
                 "generation": life.generation,
                 "mode": request.mode,
                 "content": request.content,
-                "identity": request.agent.as_identity(),
+                "identity": request.agent.as_identity(request.agent.ttl_remaining_s),
                 "product_version": request.product_version,
                 "trajectory_id": request.trajectory_id,
                 "registration_sha256": request.registration_sha256,

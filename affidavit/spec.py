@@ -24,15 +24,15 @@ class Agent(Strict):
         """What is fixed for the life of a session (behaviours A3)."""
         return self.version, self.charter, self.instance_uid
 
-    def as_identity(self) -> dict[str, Any]:
-        """The `ai_agent` object of events and receipts (formats.md 3.1)."""
+    def as_identity(self, ttl_remaining_s: int | None) -> dict[str, Any]:
+        """The `ai_agent` object of events and receipts (formats.md 3.1), at a time when it had so long to live."""
         identity: dict[str, Any] = {
             "version": self.version,
             "charter": {"name": self.charter, "type_id": 1},
             "instance_uid": self.instance_uid,
         }
-        if self.ttl_remaining_s is not None:
-            identity["ttl_remaining_s"] = self.ttl_remaining_s
+        if ttl_remaining_s is not None:
+            identity["ttl_remaining_s"] = ttl_remaining_s
         return identity
 
 
