@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from temporalio import activity
+
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
 
@@ -17,19 +23,78 @@ def beating() -> Iterator[None]:
     """Heartbeat from a thread of its own while the block runs.
 
     Without it a time limit would have to guess how long a batch takes under load; an attempt that was given up while
-    it still computes only slows the next one down.
+    it still computes only slows the next one down. Nearly every block is over before its first beat is due, and has
+    no thread started for it.
     """
-    done = threading.Event()
-    context = contextvars.copy_context()
-
-    def beat() -> None:
-        while not done.wait(INTERVAL_S):
-            context.run(activity.heartbeat)
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
+    work = _Work(contextvars.copy_context(), time.monotonic() + INTERVAL_S)
+    _PACEMAKER.watch(work)
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        work.end()
+
+
+@dataclass(eq=False, slots=True)
+class _Work:
+    context: contextvars.Context
+    due: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Heartbeat from now on, unless it is over."""
+        with self.lock:
+            if not self.ended.is_set():
+                self.thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+                self.thread.start()
+
+    def end(self) -> None:
+        """Afterwards nothing beats for it any more."""
+        with self.lock:
+            self.ended.set()
+        if self.thread is not None:
+            self.thread.join()
+
+    def _beat(self) -> None:
+        while True:
+            self.context.run(activity.heartbeat)
+            if self.ended.wait(INTERVAL_S):
+                return
+
+
+class _Pacemaker:
+    """One thread that has a thread started for work that is still there when its first beat is due."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: deque[_Work] = deque()
+        """In the order in which they came, and so in that in which they are due."""
+        self._thread: threading.Thread | None = None
+
+    def watch(self, work: _Work) -> None:
+        with self._lock:
+            self._watched.append(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pacemaker", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while self._watched and self._watched[0].ended.is_set():
+                    self._watched.popleft()
+                if not self._watched:
+                    self._thread = None
+                    return
+                work = self._watched[0]
+            time.sleep(max(work.due - time.monotonic(), 0))
+            try:
+                work.begin()
+            except RuntimeError as error:  # no more threads; the attempt may yet be quick enough
+                logger.warning("no heartbeats for an activity: %s", error)
+            with self._lock:
+                self._watched.popleft()
+
+
+_PACEMAKER = _Pacemaker()

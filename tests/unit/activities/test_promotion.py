@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities import heartbeats
 from activities.promotion import PromotionActivity
 from activities.receipts import Receipts
 from activities.sealed import Life, SealedEvidence
@@ -412,7 +413,8 @@ def test_a_long_look_at_a_long_trajectory_does_not_look_like_a_dead_worker(
         time.sleep(0.3)
         return read_trajectory(data)
 
-    monkeypatch.setattr("activities.heartbeats.INTERVAL_S", 0.05)
+    monkeypatch.setattr(heartbeats, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(heartbeats, "_PACEMAKER", heartbeats._Pacemaker())  # the other one may sleep for 2 s
     monkeypatch.setattr("activities.promotion.read_trajectory", slowly)
     life, beats = session.life, list[Any]()
     caller = environment("TrajectoryPromotion", f"promote#{life.session_id}#{life.generation}", "run-1")
