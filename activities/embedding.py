@@ -63,7 +63,7 @@ class EmbeddingActivity:
 
     def assess(self, request: EmbedRequest) -> EmbedResult:
         """One assessment an item, in order; a text is compared with the window and with earlier items' texts."""
-        window = deque((np.frombuffer(unpack_bytes(packed), dtype="<i4") for packed in request.window), maxlen=MEMORY)
+        window = deque((_unpacked(packed) for packed in request.window), maxlen=MEMORY)
         return EmbedResult(assessments=[self._assess(item, window) for item in request.items])
 
     def _assess(self, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
@@ -81,6 +81,11 @@ class EmbeddingActivity:
         measured = similarities(counts, window)
         window.append(counts)
         return Assessment(similarities=measured, counts=pack_counts(counts.tolist()), call_digest=call_digest)
+
+
+def _unpacked(packed: str) -> NDArray[Any]:
+    data, width = unpack_bytes(packed)
+    return np.frombuffer(data, dtype=f"<i{width}")
 
 
 def _call_digest(calls: list[list[Any]] | None) -> str | None:
