@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -59,9 +59,10 @@ class PublishingActivity:
         with told_to_temporal():
             look_up = activity.info().attempt > 1 or request.first <= request.look_up_through
             started = time.monotonic()
-            await asyncio.to_thread(self._check_store, request)
             count = 0
-            async for call in self._calls(request):
+            calls = self._calls(request)
+            # A thread for each call, because reading blocks; the generator goes on in whichever it is given.
+            while call := await asyncio.to_thread(next, calls, None):
                 if not _time_for_a_call(started):
                     if count:
                         break
@@ -74,14 +75,15 @@ class PublishingActivity:
             last = request.first + count - 1
             return PublishResult(first=request.first, last=last, count=count, look_up=look_up)
 
-    async def _calls(self, request: PublishRequest) -> AsyncIterator[list[BusRecord]]:
+    def _calls(self, request: PublishRequest) -> Iterator[list[BusRecord]]:
         """Cuts the range into what one call of the bus takes, and ends where the activity has done enough.
 
         Reads no further ahead than one call.
         """
+        self._check_store(request)
         index, call, size, total = request.first, list[BusRecord](), 0, 0
         while index <= request.last and index - request.first < EVENTS_PER_ACTIVITY and total < BYTES_PER_ACTIVITY:
-            records = await asyncio.to_thread(self._read_at, request, index)
+            records = self._read_at(request, index)
             index += len(records)
             if index > request.last + 1:
                 raise IntegrityError("the range to publish ends inside a journal segment")

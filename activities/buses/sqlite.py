@@ -26,6 +26,7 @@ INSERT INTO records (topic, partition, "offset", key, uid, session, generation, 
 SELECT :topic, :partition, coalesce(max("offset"), -1) + 1, :key, :uid, :session, :generation, :time_ms,
        :headers, :value
 FROM records WHERE topic = :topic AND partition = :partition
+ON CONFLICT (uid) DO NOTHING
 RETURNING "offset"
 """
 
@@ -127,12 +128,6 @@ class SqliteBus:
 
 
 def _append(connection: sqlite3.Connection, record: BusRecord) -> Ack:
-    rest = (record.key, record.session_id, record.generation, record.time_ms, record.value)
-    if row := connection.execute(_FIND, (record.uid,)).fetchone():
-        topic, partition, offset, *found = row
-        if (topic, *found) != (record.topic, *rest):
-            raise IntegrityError("the event bus holds another record under the uid of this one")
-        return Ack(topic, partition, offset)
     arguments = {
         "topic": record.topic,
         "partition": PARTITION,
@@ -145,8 +140,19 @@ def _append(connection: sqlite3.Connection, record: BusRecord) -> Ack:
         "value": record.value,
     }
     # fetchall, because the statement has to run to its end before the next one.
-    [(offset,)] = connection.execute(_APPEND, arguments).fetchall()
-    return Ack(record.topic, PARTITION, offset)
+    if appended := connection.execute(_APPEND, arguments).fetchall():
+        return Ack(record.topic, PARTITION, appended[0][0])
+    topic, partition, offset, *found = connection.execute(_FIND, (record.uid,)).fetchone()
+    if (topic, *found) != (
+        record.topic,
+        record.key,
+        record.session_id,
+        record.generation,
+        record.time_ms,
+        record.value,
+    ):
+        raise IntegrityError("the event bus holds another record under the uid of this one")
+    return Ack(topic, partition, offset)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
