@@ -25,6 +25,7 @@ from benchmarks.numbers import Row, median
 from benchmarks.pipeline import KEY, Pipeline
 from benchmarks.steps import messages, text
 from tests.support.stored import T0
+from workers import collector
 
 SIGNER: Final = Signer(bytes(range(1, 33)))
 RING: Final = b'[{"public_key_b64": "%s"}]\n' % SIGNER.public_key_b64.encode()
@@ -36,6 +37,7 @@ AIM_US: Final = 250
 
 def rows(pairs: int) -> Iterator[Row]:
     """All stages of a step, then the parts."""
+    collector.spare()  # as a worker does
     with tempfile.TemporaryDirectory() as folder:
         costs: list[dict[str, float]] = []
         for pair in range(pairs):

@@ -24,6 +24,7 @@ from affidavit.stores.base import EvidenceStore
 from affidavit.stores.errors import IntegrityError, StorePlaceError, StoreUnfit, TransientError
 from affidavit.stores.place import Place, open_store
 from affidavit.validation import first_error
+from workers import collector
 from workers.buses import check_bus
 from workers.logs import configure
 from workers.settings import SettingsError, WorkerSettings
@@ -97,6 +98,7 @@ async def _work(settings: WorkerSettings, stop: asyncio.Event) -> None:
     await client.task_queue_polled()
     await check_bus(settings)
     workers = build_worker(client.temporal, settings, store=store)
+    collector.spare()
     logger.info("worker for %s on task queue %s", ", ".join(settings.roles), settings.task_queue)
     await run_until(stop, workers, settings.grace_s)
 
