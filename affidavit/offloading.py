@@ -96,11 +96,15 @@ class UnavailableConverter(EncodingPayloadConverter):
         return Unavailable.of(payload)
 
 
+# Made once: the SDK makes a composite one for every command, and Pydantic's learns each type anew.
+_CONVERTERS: Final = (*PydanticPayloadConverter().converters.values(), UnavailableConverter())
+
+
 class OffloadingPayloadConverter(CompositePayloadConverter):
     """Pydantic's JSON, and payloads that are not available."""
 
     def __init__(self) -> None:
-        super().__init__(*PydanticPayloadConverter().converters.values(), UnavailableConverter())
+        super().__init__(*_CONVERTERS)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """As of any converter, but untyped values that cannot be decoded are a failure and no bug.
