@@ -13,8 +13,13 @@ from opentelemetry.trace import TracerProvider
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.runtime import Runtime
-from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import (
+    Interceptor,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkerDeploymentConfig,
+    WorkflowRunner,
+)
 
 from activities.buses.base import EventBus
 from activities.custom_events import CustomEventsActivity
@@ -38,23 +43,25 @@ from affidavit.stores.base import EvidenceStore, ObjectExists
 from affidavit.stores.place import open_store
 from workers.asking import SearchAttributesThere
 from workers.buses import make_bus
+from workers.pages import Pages
 from workers.settings import SettingsError, WorkerSettings
 from workers.telemetry import LiveMeter
 from workflows.grants import GrantBook
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
-PASSED_THROUGH = ("affidavit", "pydantic", "pydantic_core", "rfc8785", "workflows")
-"""Modules that the sandbox does not load anew for each run: deterministic, and dear to import."""
-
-
 FIRST_RUNS_KEPT = 10_000
 ANSWER_LIMIT_S = 5.0
 
 
-def workflow_runner() -> SandboxedWorkflowRunner:
-    """The sandbox in which workflows run; replays of saved histories use the same."""
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
+def workflow_runner() -> WorkflowRunner:
+    """How workflows are run; replays of saved histories use the same.
+
+    Without the SDK's sandbox. It restricts modules that it loads itself, anew for every run, and all of ours would have
+    to pass it unseen: they are dear to import. What is left of it is a tenth of a worker's time. That workflow code
+    reaches for no clock, chance, file or process is a test's business (`tests/unit/test_import_rules.py`).
+    """
+    return UnsandboxedWorkflowRunner()
 
 
 class Workers:
@@ -187,7 +194,7 @@ def _worker(
         task_queue=task_queue,
         activities=activities,
         workflows=workflows,
-        interceptors=[*telemetry, LostInputs()],
+        interceptors=[*telemetry, LostInputs(), Pages()],
         activity_executor=executor,
         workflow_runner=workflow_runner(),
         max_concurrent_activities=settings.threads,

@@ -14,7 +14,6 @@ from affidavit import contract
 from affidavit.attributes import cost, cut, terminal_facts, tokens
 from affidavit.contract import SessionOutcome
 from affidavit.evidence.stops import StopReason, caption
-from workflows import presenting
 from workflows.registration import Registration
 from workflows.state import SessionState, Shown
 
@@ -48,12 +47,9 @@ class Attributes:
 
     async def follow(self) -> None:
         """Show each transition as it comes: opened, breaker tripped or reset, a wait set or cleared, closing."""
-        # In every run: what an earlier one has shown is not shown of this one.
-        presenting.show(self._registration, self._state, None)
         while True:
             await workflow.wait_condition(self._is_news)
             self._show(self._now())
-            presenting.show(self._registration, self._state, None)
 
     def end(self, outcome: SessionOutcome) -> None:
         """Show the end, and remember its facts where no worker is needed to read them."""

@@ -15,7 +15,7 @@ from affidavit.activity_api import Entry, JournalRequest, OpenRequest
 from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
-from workflows import presenting, stages
+from workflows import stages
 from workflows.clock import admitted_ms
 from workflows.custom_events import CustomEvents
 from workflows.decide import Decision, assessable, decide
@@ -26,6 +26,11 @@ from workflows.metrics import SessionMetrics
 from workflows.registration import Registration
 from workflows.state import Pending, SessionState
 from workflows.waking import Waking
+
+PUBLISH_TOGETHER = 256
+"""Events that are published at once while more are being journaled."""
+PUBLISH_WITHIN_S = 2.0
+"""How long a journaled event waits for others to be published with, about."""
 
 
 class Consumer:
@@ -69,6 +74,7 @@ class Consumer:
         self.rolling = False
         self.parked = False
         self.deciding = False
+        self._unpublished_since = 0.0
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
@@ -85,7 +91,6 @@ class Consumer:
             self.processed = self._inbox.arrived
             return self.outcome
         self.processed = self._inbox.first_ticket
-        presenting.show(self._registration, state, None)
         while not self.sealing:
             await self._until_ready()
             if state.poisoned is not None:
@@ -101,16 +106,13 @@ class Consumer:
         self.outcome = outcome
         self._metrics.ended(outcome)
         self.processed = self._inbox.arrived
-        presenting.show(self._registration, state, self.outcome)
         return self.outcome
 
     async def publish(self) -> None:
         """Publish journaled events in order and by reference, beside the loop, until the chain is out."""
         state = self._state
         while True:
-            await workflow.wait_condition(
-                lambda: not self.rolling and (state.published < state.ledger.count or self.sealing)
-            )
+            await workflow.wait_condition(self._publish_is_due)
             if state.published >= state.ledger.count:
                 return
             try:
@@ -122,7 +124,21 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
-            presenting.show(self._registration, state, None)
+            self._unpublished_since = workflow.time()
+
+    def _publish_is_due(self) -> bool:
+        """Whether there is something to publish, or nothing any more.
+
+        While one batch follows the other, several go together: a publish of each would cost about as much as the
+        batch itself, in the worker and in history.
+        """
+        if self.rolling:
+            return False
+        waiting = self._state.ledger.count - self._state.published
+        busy = self.deciding or self._state.pending is not None
+        if not waiting or not busy:
+            return self.sealing or waiting > 0
+        return waiting >= PUBLISH_TOGETHER or workflow.time() - self._unpublished_since >= PUBLISH_WITHIN_S
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -215,6 +231,8 @@ class Consumer:
                 return False
         self._waking.journaled(pending.request, self.pending_steps)
         state.pending, self.pending_steps = None, b""
+        if state.published == state.ledger.count:
+            self._unpublished_since = workflow.time()
         state.ledger = pending.ledger
         state.ledger.head = head
         state.process.log.append(_entries(pending.request))
@@ -225,7 +243,6 @@ class Consumer:
             self._metrics.journaled(pending.request.entries)
         if state.ledger.aborted:
             state.close()
-        presenting.show(self._registration, state, None)
         return True
 
     async def _assess(self, batch: list[Item]) -> dict[int, Assessment]:

@@ -128,11 +128,6 @@ def view(registration: Registration, state: SessionState, inbox: Inbox, consumer
     )
 
 
-def show(registration: Registration, state: SessionState, outcome: SessionOutcome | None) -> None:
-    """Set the current details of the Web UI; they cost no history event."""
-    workflow.set_current_details(page(registration, state, outcome))
-
-
 def page(registration: Registration, state: SessionState, outcome: SessionOutcome | None) -> str:
     """A session on one screen, as Markdown. The static summary is its title, because only a first run has one."""
     ledger, agent, spec = state.ledger, state.ledger.agent, registration.spec

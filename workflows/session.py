@@ -360,6 +360,12 @@ class AgentSession:
         self._check_start()
         return presenting.view(self._registration, self._state, self._inbox, self._consumer)
 
+    def page(self) -> str:
+        """What the Web UI shows of it now, as Markdown; its worker asks when somebody looks (`workers.pages`)."""
+        if self._bad_start is not None:
+            return ""
+        return presenting.page(self._registration, self._state, self._consumer.outcome)
+
     @workflow.query
     def terminal_state(self) -> contract.TerminalState:
         """The outcome, or nothing while the session lives."""

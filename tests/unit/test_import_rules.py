@@ -81,6 +81,32 @@ def test_workflows_reach_no_heavy_module_through_another() -> None:
     assert len(seen) > len(modules("workflows"))
 
 
+DETERMINISTIC = {
+    *("__future__", "asyncio", "base64", "collections", "contextlib", "dataclasses", "datetime", "decimal", "hashlib"),
+    *("enum", "functools", "itertools", "json", "math", "operator", "re", "struct", "types", "typing", "zlib"),
+}
+"""What workflow code may use of the standard library: nothing in it looks at the machine, but for the names below."""
+UNDETERMINED = {"now", "utcnow", "today", "as_completed", "to_thread", "run_in_executor", "open", "input", "id"}
+QUERIES = {("presenting.py", "time")}
+"""A query is never replayed."""
+
+
+def test_h3_workflow_code_reaches_for_no_clock_chance_file_or_process() -> None:
+    found = set()
+    for path in modules("workflows"):
+        for name in imports(path):
+            top = name.partition(".")[0]
+            if top in sys.stdlib_module_names - DETERMINISTIC:
+                found.add((path.name, top))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                called = node.func
+                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+                if name in UNDETERMINED and "workflow." not in ast.unparse(called):
+                    found.add((path.name, name))
+    assert found == QUERIES
+
+
 @pytest.mark.parametrize("module", BASE)
 def test_g5_the_base_imports_without_temporal_numpy_and_kafka(module: str) -> None:
     done = subprocess.run(

@@ -276,7 +276,7 @@ BAD_UPDATES: list[tuple[str, list[Any], str | None, str]] = [
     ("submit", [], None, "missing 1 required positional argument"),
     ("submit", [payload("{}")] * 2, None, "takes 2 positional arguments but 3 were given"),
     ("submit", [payload("{}")] * 3, None, "takes 2 positional arguments but 4 were given"),
-    ("submit", [payload(b"\x00", "x/y")] * 4, None, "Failed decoding arguments"),
+    ("submit", [payload(b"\x00", "x/y")] * 4, None, "arguments cannot be decoded; their encodings: x/y"),
     ("submit", [json_payload({"steps": []})], "BadRequest", "a record without steps"),
     (
         "submit",
@@ -287,7 +287,7 @@ BAD_UPDATES: list[tuple[str, list[Any], str | None, str]] = [
     ("submit", [payload(DEEP_RECORD)], "BadRequest", "nested deeper than 512"),
     ("submit", [payload("{}", "affidavit/unavailable")], "BadRequest", "payload unavailable"),
     ("submit", [payload("{}", None)], "BadRequest", "encoding unknown is not json/plain"),
-    ("close", [payload(b"\x00", "x/y")], None, "Failed decoding arguments"),
+    ("close", [payload(b"\x00", "x/y")], None, "arguments cannot be decoded; their encodings: x/y"),
     ("attach", [], None, "missing 1 required positional argument"),
     ("attach", [payload("[]")], "BadSpec", "invalid session spec: Input should be a valid dict"),
     ("refresh_identity", [json_payload({"version": "1"})], "BadRequest", "charter: Field required"),
