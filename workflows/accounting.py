@@ -65,13 +65,11 @@ def add(totals: Totals, counts: dict[str, int]) -> Totals:
     Raises:
         Overflow: naming the counter that would pass the limit.
     """
-    summed = totals.model_copy()
-    for name, increment in counts.items():
-        value = getattr(totals, name) + increment
+    summed = {name: getattr(totals, name) + increment for name, increment in counts.items()}
+    for name, value in summed.items():
         if value > MAX_INTEGER:
             raise Overflow(name)
-        setattr(summed, name, value)
-    return summed
+    return totals.model_copy(update=summed) if summed else totals
 
 
 def _caption(reason: StopReason) -> Stop:

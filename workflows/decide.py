@@ -124,14 +124,16 @@ def _enter(draft: Ledger, item: Item, row: Row, uid: str, step: int) -> Entry:
     claimed = item.step.claimed_time if item.step is not None else None
     if claimed is not None and abs(claimed_ms(claimed) - item.admitted_ms) > SKEW_MS:
         payload["skewed"] = True
-    entry = entry_of(row, sequence=draft.count, uid=uid, time=item.admitted_ms)
-    entry.payload = payload
-    entry.ttl_remaining_s = draft.agent.ttl_remaining_s
-    if item.step is not None:
-        entry.step = step
-    if attempt is not None:
-        entry.attempt_id, entry.attempt_terminal = attempt, row.terminal
-    return entry
+    return entry_of(
+        row,
+        sequence=draft.count,
+        uid=uid,
+        time=item.admitted_ms,
+        payload=payload,
+        step=None if item.step is None else step,
+        ttl_remaining_s=draft.agent.ttl_remaining_s,
+        attempt_id=attempt,
+    )
 
 
 def _count(draft: Ledger, item: Item, row: Row, totals: Totals) -> None:

@@ -1,7 +1,6 @@
 """The embedded event bus: one SQLite file that workers of one machine share."""
 
 import asyncio
-import json
 import os
 import sqlite3
 import time
@@ -9,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+
+import orjson
 
 from activities.buses.base import Ack, BusRecord
 from activities.errors import IntegrityError, PermanentPublishError, TransientError
@@ -136,7 +137,7 @@ def _append(connection: sqlite3.Connection, record: BusRecord) -> Ack:
         "session": record.session_id,
         "generation": record.generation,
         "time_ms": record.time_ms,
-        "headers": json.dumps(record.headers, separators=(",", ":")),
+        "headers": orjson.dumps(record.headers).decode(),
         "value": record.value,
     }
     # fetchall, because the statement has to run to its end before the next one.

@@ -152,10 +152,14 @@ def _directories(root: Path, segments: list[str], *, make: bool = False) -> Iter
     with ExitStack() as stack:
         opened = [_open_directory(root, None, stack)]
         for segment in segments:
-            if make:
+            try:
+                opened.append(_open_directory(segment, opened[-1], stack))
+            except FileNotFoundError:
+                if not make:
+                    raise
                 with suppress(FileExistsError):
                     os.mkdir(segment, 0o700, dir_fd=opened[-1])
-            opened.append(_open_directory(segment, opened[-1], stack))
+                opened.append(_open_directory(segment, opened[-1], stack))
         yield opened
 
 
