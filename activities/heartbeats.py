@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -34,6 +34,17 @@ def beating() -> Iterator[None]:
         work.end()
 
 
+def _started(target: Callable[[], None], name: str) -> threading.Thread | None:
+    """A thread that runs; None where there can be no more. The attempt may yet be quick enough without beats."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        logger.warning("no thread for the heartbeats of an activity: %s", error)
+        return None
+    return thread
+
+
 @dataclass(eq=False, slots=True)
 class _Work:
     context: contextvars.Context
@@ -46,8 +57,7 @@ class _Work:
         """Heartbeat from now on, unless it is over."""
         with self.lock:
             if not self.ended.is_set():
-                self.thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-                self.thread.start()
+                self.thread = _started(self._beat, "heartbeat")
 
     def end(self) -> None:
         """Afterwards nothing beats for it any more."""
@@ -76,8 +86,7 @@ class _Pacemaker:
         with self._lock:
             self._watched.append(work)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pacemaker", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._run, "pacemaker")
 
     def _run(self) -> None:
         while True:
@@ -89,10 +98,7 @@ class _Pacemaker:
                     return
                 work = self._watched[0]
             time.sleep(max(work.due - time.monotonic(), 0))
-            try:
-                work.begin()
-            except RuntimeError as error:  # no more threads; the attempt may yet be quick enough
-                logger.warning("no heartbeats for an activity: %s", error)
+            work.begin()
             with self._lock:
                 self._watched.popleft()
 

@@ -1,6 +1,7 @@
 """Puts journaled events on the bus, by reference: the journal is the outbox (design.md 2)."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -60,29 +61,35 @@ class PublishingActivity:
             look_up = activity.info().attempt > 1 or request.first <= request.look_up_through
             started = time.monotonic()
             count = 0
-            calls = self._calls(request)
-            # A thread for each call, because reading blocks; the generator goes on in whichever it is given.
-            while call := await asyncio.to_thread(next, calls, None):
-                if not _time_for_a_call(started):
-                    if count:
-                        break
-                    raise TransientError("reading the journal has taken too long to publish from it now")
-                acks = await self._bus.publish(call, look_up=look_up)
-                if len(acks) != len(call):
-                    raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
-                count += len(acks)
-                activity.heartbeat(request.first + count - 1)
+            given_up = threading.Event()
+            calls = self._calls(request, given_up)
+            try:
+                # A thread for each call, because reading blocks; the generator goes on in whichever it is given.
+                while call := await asyncio.to_thread(next, calls, None):
+                    if not _time_for_a_call(started):
+                        if count:
+                            break
+                        raise TransientError("reading the journal has taken too long to publish from it now")
+                    acks = await self._bus.publish(call, look_up=look_up)
+                    if len(acks) != len(call):
+                        raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
+                    count += len(acks)
+                    activity.heartbeat(request.first + count - 1)
+            finally:
+                given_up.set()
             last = request.first + count - 1
             return PublishResult(first=request.first, last=last, count=count, look_up=look_up)
 
-    def _calls(self, request: PublishRequest) -> Iterator[list[BusRecord]]:
+    def _calls(self, request: PublishRequest, given_up: threading.Event) -> Iterator[list[BusRecord]]:
         """Cuts the range into what one call of the bus takes, and ends where the activity has done enough.
 
-        Reads no further ahead than one call.
+        Reads no further ahead than one call, and no segment more once `given_up` is set: a thread cannot be cancelled.
         """
         self._check_store(request)
         index, call, size, total = request.first, list[BusRecord](), 0, 0
         while index <= request.last and index - request.first < EVENTS_PER_ACTIVITY and total < BYTES_PER_ACTIVITY:
+            if given_up.is_set():
+                return
             records = self._read_at(request, index)
             index += len(records)
             if index > request.last + 1:

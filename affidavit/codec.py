@@ -61,7 +61,7 @@ class CodecKey:
     __slots__ = ("_cipher", "aad", "id")
 
     def __init__(self, key: bytes) -> None:
-        # Here, because workflow code may import this module but never a native one (it runs in a sandbox).
+        # Here, because workflow code may import this module but never a native one.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         if len(key) != KEY_BYTES:

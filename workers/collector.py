@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-THRESHOLDS: Final = (20_000, 20, 50)
+THRESHOLDS: Final = (20_000, 10, 5)
 """Allocations before young objects are looked at, and how often older ones are: a batch makes thousands of objects, of
-which reference counting frees nearly all."""
+which reference counting frees nearly all. Sessions that have ended are freed by the collector alone, so it must not
+look too seldom either."""
 
 
 def spare() -> None:

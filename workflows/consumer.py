@@ -27,10 +27,9 @@ from workflows.registration import Registration
 from workflows.state import Pending, SessionState
 from workflows.waking import Waking
 
-PUBLISH_TOGETHER = 256
-"""Events that are published at once while more are being journaled."""
-PUBLISH_WITHIN_S = 2.0
-"""How long a journaled event waits for others to be published with, about."""
+PUBLISH_EVENTS = 256
+PUBLISH_BATCHES = 4
+"""How much is published together while more is being journaled: so many events, or so many batches."""
 
 
 class Consumer:
@@ -74,7 +73,7 @@ class Consumer:
         self.rolling = False
         self.parked = False
         self.deciding = False
-        self._unpublished_since = 0.0
+        self._unpublished_batches = 0
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
@@ -115,6 +114,7 @@ class Consumer:
             await workflow.wait_condition(self._publish_is_due)
             if state.published >= state.ledger.count:
                 return
+            self._unpublished_batches = 0
             try:
                 last = await self._publish_range(state.published, state.ledger.count - 1)
             except ActivityError as error:
@@ -124,7 +124,6 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
-            self._unpublished_since = workflow.time()
 
     def _publish_is_due(self) -> bool:
         """Whether there is something to publish, or nothing any more.
@@ -138,7 +137,8 @@ class Consumer:
         busy = self.deciding or self._state.pending is not None
         if not waiting or not busy:
             return self.sealing or waiting > 0
-        return waiting >= PUBLISH_TOGETHER or workflow.time() - self._unpublished_since >= PUBLISH_WITHIN_S
+        # By counts and not by time: where tasks without commands follow each other, a replay sees the later one's time.
+        return waiting >= PUBLISH_EVENTS or self._unpublished_batches >= PUBLISH_BATCHES
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -231,9 +231,8 @@ class Consumer:
                 return False
         self._waking.journaled(pending.request, self.pending_steps)
         state.pending, self.pending_steps = None, b""
-        if state.published == state.ledger.count:
-            self._unpublished_since = workflow.time()
         state.ledger = pending.ledger
+        self._unpublished_batches += 1
         state.ledger.head = head
         state.process.log.append(_entries(pending.request))
         state.opened = True

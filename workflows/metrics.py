@@ -2,7 +2,7 @@
 
 A refusal by a validator leaves no history, and is never met in a replay. But the task that brings the request may
 replay the session's past first, and then Temporal's meter would be silent in the validator as well; so a validator
-counts on the worker's meter, which comes from outside of the sandbox (`workers.telemetry.LiveMeter`).
+counts on the worker's meter, which comes from outside of the workflow (`workers.telemetry.LiveMeter`).
 """
 
 from __future__ import annotations

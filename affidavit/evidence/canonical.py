@@ -114,6 +114,7 @@ _ENCODER: Final = json.JSONEncoder(
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _LEAVES: Final = frozenset({str, int, bool, type(None)})
 _PLAIN: Final = _LEAVES | {dict, list}
+_WIDE: Final = 1_000_000
 _BASIC_PLANE: Final = bytes(range(0xF0))
 """Bytes of UTF-8 that no code point beyond the basic plane begins with."""
 
@@ -149,6 +150,8 @@ def _is_plain(value: Any) -> bool:
                 below += [item for item in inside if type(item) is dict or type(item) is list]
         if not below:
             return True
+        if len(below) > _WIDE:  # or a value that holds itself more than once
+            return False
         level = below
     return False
 

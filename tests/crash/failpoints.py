@@ -54,9 +54,9 @@ class Failpoint:
             self._stages.pop(0)
             released = f"{self._release}{self._met}"
             self._met += 1
-        # By descriptor: the sandbox of workflow code forbids more than that, and nothing is left in a buffer.
+        # By descriptor, so that nothing is left in a buffer.
         os.write(1, f"at {stage} {session_id}\n".encode())
-        while not os.path.exists(released):  # noqa: PTH110 - called inside workflow code
+        while not os.path.exists(released):  # noqa: PTH110 - a string is enough
             time.sleep(_POLL_S)
 
 
@@ -130,7 +130,7 @@ def failing_bus(bus: EventBus, failpoint: Failpoint) -> TapBus:
 
 
 def fail_in_workflow_code(failpoint: Failpoint) -> None:
-    """Put the stages of workflow code into its modules, which the sandbox takes from the process as they are."""
+    """Put the stages of workflow code into its modules."""
 
     def around(module: Any, name: str, *, before: str = "", after: str = "") -> None:
         real = getattr(module, name)

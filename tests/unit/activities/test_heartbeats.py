@@ -82,27 +82,32 @@ def test_work_that_is_over_before_its_first_beat_has_no_thread(
     assert (pacemaker.is_alive(), begun) == (False, [])
 
 
-def test_the_pacemaker_outlives_a_machine_without_threads(
+@pytest.mark.parametrize("name", ["heartbeat", "pacemaker"])
+def test_a_machine_without_threads_for_a_while_costs_beats_and_no_work(
     beats: tuple[ActivityEnvironment, threading.Semaphore],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    name: str,
 ) -> None:
     environment, seen = beats
     refused = threading.Event()
-    begin = heartbeats._Work.begin
+    start = threading.Thread.start
 
-    def none_left(self: heartbeats._Work) -> None:
-        refused.set()
-        raise RuntimeError("can't start new thread")
+    def none_left(self: threading.Thread) -> None:
+        if self.name == name:
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(self)
 
     def work() -> bool:
-        with monkeypatch.context() as patch, beating():
-            patch.setattr(heartbeats._Work, "begin", none_left)
-            assert refused.wait(10)
-        assert heartbeats._Work.begin is begin
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            with beating():
+                assert refused.wait(10)
+            assert not seen.acquire(blocking=False)
         with beating():
             return seen.acquire(timeout=10)
 
     with caplog.at_level(logging.WARNING):
         assert environment.run(work)
-    assert "no heartbeats for an activity: can't start new thread" in caplog.messages
+    assert "no thread for the heartbeats of an activity: can't start new thread" in caplog.messages

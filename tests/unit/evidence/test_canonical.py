@@ -324,6 +324,13 @@ def test_nesting_limit_is_128(wrap: Any) -> None:
         canonicalize(wrap(value))
 
 
+def test_a_value_that_holds_itself_twice_is_too_deep() -> None:
+    parent: dict[str, Any] = {}
+    parent |= {"one": {"parent": parent}, "other": {"parent": parent}}
+    with pytest.raises(TooDeep):
+        canonicalize(parent)
+
+
 def test_endless_nesting_needs_no_stack() -> None:
     value: list[Any] = []
     value.append(value)
