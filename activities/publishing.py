@@ -74,7 +74,8 @@ class PublishingActivity:
                     if len(acks) != len(call):
                         raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
                     count += len(acks)
-                    activity.heartbeat(request.first + count - 1)
+                    if request.first + count <= request.last:
+                        activity.heartbeat(request.first + count - 1)
             finally:
                 given_up.set()
             last = request.first + count - 1

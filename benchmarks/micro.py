@@ -6,6 +6,7 @@ import json
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ from affidavit.evidence.chain import extend, genesis
 from affidavit.evidence.journal import domain_active, seal
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
+from affidavit.evidence.layout import session_prefix
 from affidavit.evidence.verify import verify_with_events
 from benchmarks.numbers import Row, median
 from benchmarks.pipeline import KEY, Pipeline
@@ -39,18 +41,25 @@ def rows(pairs: int) -> Iterator[Row]:
     """All stages of a step, then the parts."""
     collector.spare()  # as a worker does
     with tempfile.TemporaryDirectory() as folder:
-        costs: list[dict[str, float]] = []
+        whole, staged = [], Counter[str]()
         for pair in range(pairs):
-            pipeline = Pipeline(Path(folder) / str(pair))
-            for data in messages(STEPS // BATCH, BATCH):
+            pipeline = Pipeline(Path(folder) / f"{pair}-whole")
+            sent = messages(STEPS // BATCH, BATCH)
+            started = time.process_time()
+            for data in sent:
                 pipeline.report(data)
-            costs.append({stage: spent / STEPS * 1e6 for stage, spent in pipeline.spent.items()})
+            whole.append((time.process_time() - started) / STEPS * 1e6)
             pipeline.close()
-        stages = {stage: median([each[stage] for each in costs]) for stage in costs[0]}
-        note = ", ".join(f"{stage} {spent:.0f}" for stage, spent in stages.items())
+            pipeline = Pipeline(Path(folder) / f"{pair}-staged", staged=True)
+            for data in sent:
+                pipeline.report(data)
+            staged.update(pipeline.spent)
+            pipeline.close()
+        shares = ", ".join(f"{stage} {spent / staged.total():.0%}" for stage, spent in staged.items())
+        note = f"{median(whole) / _round_trip_us(_record(pipeline)):.0f} x a JSON round trip of an event; {shares}"
         yield Row(
             "Python CPU a step, all stages, 20 steps a signal, 1 KB of text",
-            median([sum(each.values()) for each in costs]),
+            median(whole),
             "us",
             MUST_US,
             AIM_US,
@@ -60,15 +69,27 @@ def rows(pairs: int) -> Iterator[Row]:
         yield from _parts(pipeline)
 
 
-def _parts(pipeline: Pipeline) -> Iterator[Row]:
-    session, life = pipeline.session, pipeline.session.life
-    folder = pipeline.store_root / "sessions"
-    (generation,) = folder.glob("*/*")
-    line = sorted((generation / "journal").iterdir())[1].read_bytes().splitlines()[0]
+def _folder(pipeline: Pipeline) -> Path:
+    life = pipeline.session.life
+    return pipeline.store_root / session_prefix(life.session_id, life.generation)
+
+
+def _record(pipeline: Pipeline) -> dict[str, Any]:
+    """A record of its journal."""
+    line = sorted((_folder(pipeline) / "journal").iterdir())[1].read_bytes().splitlines()[0]
     record: dict[str, Any] = json.loads(line)["payload"]
+    return record
+
+
+def _round_trip_us(record: dict[str, Any]) -> float:
+    return _cpu_us(200, lambda: json.loads(json.dumps(record["event"])))
+
+
+def _parts(pipeline: Pipeline) -> Iterator[Row]:
+    session, life, record = pipeline.session, pipeline.session.life, _record(pipeline)
     words, embedder, head = text(random.Random(1)), HashEmbedder(), genesis(life.session_id)
     domain, number, chunk = domain_active(life.session_id, life.generation), count(), b"x" * 20_000
-    round_trip = _cpu_us(200, lambda: json.loads(json.dumps(record["event"])))
+    round_trip = _round_trip_us(record)
 
     def row(name: str, spent: float) -> Row:
         return Row(name, spent, "us", note=f"{spent / round_trip:.1f} x a JSON round trip of an event")
@@ -88,7 +109,7 @@ def _parts(pipeline: Pipeline) -> Iterator[Row]:
     yield Row(f"sealing, a step of {STEPS}", (time.process_time() - started) / STEPS * 1e6, "us")
     session.end(receipt=sealed.receipt)
     started = time.process_time()
-    verify_with_events(None, generation, Keyring.parse(RING), [KEY])
+    verify_with_events(None, _folder(pipeline), Keyring.parse(RING), [KEY])
     yield Row(f"verification, a step of {STEPS}", (time.process_time() - started) / STEPS * 1e6, "us")
 
 

@@ -37,7 +37,9 @@ KEY: Final = bytes(range(32))
 class Pipeline:
     """One session's stages around a store of its own, fed with messages."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, staged: bool = False) -> None:
+        """`staged`: note in `spent` how long each stage takes, which itself takes time."""
+        self._staged = staged
         self.store_root = folder / "store"
         self.store = DirectoryStore(self.store_root)
         self.evidence = SealedEvidence(self.store, [KEY])
@@ -60,7 +62,7 @@ class Pipeline:
         self.spent: dict[str, float] = {}
 
     def report(self, data: bytes) -> None:
-        """Take one message through every stage, and note how long each took."""
+        """Take one message through every stage."""
         payload = Payload(metadata={"encoding": b"json/plain"}, data=data)
         with self._timing("read"):
             self._inbox.put([message(SIGNAL_RECORD, [payload], T0)])
@@ -119,6 +121,9 @@ class Pipeline:
 
     @contextmanager
     def _timing(self, stage: str) -> Iterator[None]:
+        if not self._staged:
+            yield
+            return
         started = time.process_time()
         yield
         self.spent[stage] = self.spent.get(stage, 0.0) + time.process_time() - started

@@ -128,13 +128,10 @@ def seal(key: bytes, domain: str, index: int, payload: Any) -> bytes:
 def seal_record(key: bytes, domain: str, index: int, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
     """The envelope of a journal record, as `seal` makes it, and the canonical form of its event.
 
-    The event is most of a record, and the chain needs its form as well; so it is made once.
+    The event is most of a record, and the chain needs its form as well; so it is made once. The record has an identity.
     """
-    event = canonicalize(record["event"])
-    # The first such text is the member: `attempt`, the one object before it, has no member of that name, and within a
-    # string its quotes would be escaped.
-    before, _, after = canonicalize({**record, "event": 0}).partition(b'"event":0')
-    return _sealed(key, domain, index, b'%b"event":%b%b' % (before, event, after)), event
+    canonical = canonicalize(dict(record))
+    return _sealed(key, domain, index, canonical), _event_in(canonical)
 
 
 def _sealed(key: bytes, domain: str, index: int, canonical: bytes) -> bytes:
@@ -200,6 +197,16 @@ _EVENT: Final = b'"event":'
 _AFTER_EVENT: Final = b',"identity":'
 
 
+def _event_in(canonical: bytes) -> bytes:
+    """The event's canonical form within that of its record; empty where it is no record.
+
+    In canonical form members are in order, and a quote within a text is escaped: what is found are the keys. Neither
+    `attempt`, before it, nor the identity behind it has a member of those names.
+    """
+    start, end = canonical.find(_EVENT), canonical.rfind(_AFTER_EVENT)
+    return canonical[start + len(_EVENT) : end] if 0 < start < end else b""
+
+
 def open_record(data: bytes, *, keys: Sequence[bytes], domain: str, index: int) -> tuple[Any, bytes]:
     """Payload of a journal record, and the canonical form of its event; for those who carry what they have journaled.
 
@@ -215,11 +222,9 @@ def open_record(data: bytes, *, keys: Sequence[bytes], domain: str, index: int) 
         found = False
         for key in keys:
             found |= hmac.compare_digest(_mac(key, domain, index, canonical).encode(), written[3])
-        start, end = canonical.find(_EVENT), canonical.rfind(_AFTER_EVENT)
-        if found and 0 < start < end:
-            # In canonical form members are in order, and a quote within a text is escaped: what is found are the keys.
+        if found and (event := _event_in(canonical)):
             # Authentic, so it holds nothing that strict reading would refuse, and the fastest reader will do.
-            return orjson.loads(canonical), canonical[start + len(_EVENT) : end]
+            return orjson.loads(canonical), event
     payload = open_envelope(data, keys=keys, domain=domain, index=index)
     return payload, canonicalize(payload.get("event")) if isinstance(payload, dict) else b""
 

@@ -47,7 +47,7 @@ def test_a_message_holds_turns_of_1_kb_a_step() -> None:
 
 
 def test_the_pipeline_journals_and_publishes_what_it_times(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
+    pipeline = Pipeline(tmp_path, staged=True)
     for message in messages(2, 4):
         pipeline.report(message)
     pipeline.close()

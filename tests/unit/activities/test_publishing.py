@@ -242,7 +242,7 @@ async def test_a_long_range_is_published_in_parts_that_end_with_a_segment(
     assert parts == [(0, 1019, 1020), (1020, 2039, 1020), (2040, 2099, 60)]
     assert [len(call) for call, _ in bus.calls] == [1000, 20, 1000, 20, 60]
     assert [record.uid for record in bus.records] == [f"uid-{n}" for n in range(2100)]
-    assert beats == [999, 1019, 2019, 2039, 2099]
+    assert beats == [999, 1019, 2019, 2039]  # after the last call of all the result says it
 
 
 async def test_exactly_a_thousand_events_are_one_part(publish: Any, bus: RecordingBus, write: Any) -> None:

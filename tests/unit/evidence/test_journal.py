@@ -264,7 +264,13 @@ def test_metadata_is_read_strictly(change: dict[str, Any]) -> None:
         journal.Metadata.read(_metadata(**change))
 
 
-@pytest.mark.parametrize("record", [{"event": {"b": 1, "a": [1.0]}}, {"event": {}, "attempt": None, "identity": {}}])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"event": {"b": 1, "a": [1.0]}, "identity": {"c": 2}},
+        {"event": {}, "attempt": None, "identity": {}},
+    ],
+)
 def test_a_record_is_sealed_like_any_payload_and_its_event_is_in_canonical_form(record: dict[str, Any]) -> None:
     line, event = journal.seal_record(KEY, DOMAIN, 3, record)
     assert line == proof.envelope(KEY, DOMAIN, 3, record)
@@ -290,6 +296,7 @@ def test_a_record_opens_to_what_any_reader_reads_and_to_its_events_canonical_for
         "attempt": {"id": attempt, "terminal": True},
     }
     line = proof.envelope(KEY, DOMAIN, 4, record)
+    assert journal.seal_record(KEY, DOMAIN, 4, record) == (line, rfc8785.dumps(event))
     opened, canonical = journal.open_record(line, keys=[b"x" * 32, KEY], domain=DOMAIN, index=4)
     assert opened == json.loads(rfc8785.dumps(record))
     assert canonical == rfc8785.dumps(event)
