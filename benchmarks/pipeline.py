@@ -25,6 +25,7 @@ from affidavit.publishing_api import PublishRequest, PublishResult
 from affidavit.stores.local import DirectoryStore
 from tests.support.stored import T0, StoredSession
 from workflows.attempts import Attempts
+from workflows.consumer import PUBLISH_BATCHES
 from workflows.decide import Decision, assessable, decide
 from workflows.inbox import Inbox
 from workflows.messages import message
@@ -48,7 +49,7 @@ class Pipeline:
         self._bus = SqliteBus(folder / "bus.sqlite")
         self._publishing = PublishingActivity(self.store, self._bus, [KEY])
         self._loop = asyncio.new_event_loop()  # one, as in a worker: a loop and its threads are dear to make
-        self._published = 0
+        self._published = self._unpublished = 0
         self._converter = data_converter().payload_converter
         spec = self.session.spec
         self._state = SessionState(
@@ -78,8 +79,16 @@ class Pipeline:
             decision = decide(ledger, self.session.spec, batch, assessments, Attempts(), lambda: str(uuid.uuid4()))
         with self._timing("journal"):
             self._journal(decision)
-        with self._timing("publish"):
-            self._publish()
+        self._unpublished += 1
+        if self._unpublished == PUBLISH_BATCHES:
+            self.publish()
+
+    def publish(self) -> None:
+        """Publish what was journaled, together, as the product does while there is more to journal."""
+        if self._unpublished:
+            self._unpublished = 0
+            with self._timing("publish"):
+                self._publish()
 
     def _journal(self, decision: Decision) -> None:
         session = self.session
