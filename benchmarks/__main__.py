@@ -14,7 +14,7 @@ from pathlib import Path
 from affidavit.exiting import leave
 from benchmarks import ending, latency, memory, micro, recovery, throughput
 from benchmarks.bench import bench
-from benchmarks.numbers import Row, table
+from benchmarks.results import Row, table
 
 PARTS = ("micro", "export", "throughput", "latency", "ending", "memory", "recovery")
 

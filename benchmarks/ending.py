@@ -17,8 +17,8 @@ from affidavit.evidence.bundle import DirectoryReader
 from affidavit.evidence.trajectory.rebuild import rebuild_trajectory
 from affidavit.stores.local import DirectoryStore
 from benchmarks.bench import Bench
-from benchmarks.numbers import Row, median
 from benchmarks.pipeline import KEY
+from benchmarks.results import Row, median
 from benchmarks.steps import steps
 from tests.support.stored import StoredSession
 from tests.support.waiting import eventually

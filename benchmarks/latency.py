@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from affidavit.client import SessionHandle
 from affidavit.converter import raw_json
 from benchmarks.bench import Bench
-from benchmarks.numbers import Row, median, percentile
+from benchmarks.results import Row, median, percentile
 from benchmarks.steps import messages, steps
 
 

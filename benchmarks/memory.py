@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from benchmarks.bench import Bench, rss
-from benchmarks.numbers import Row
+from benchmarks.results import Row
 
 WARM: Final = 30
 SESSIONS: Final = 200

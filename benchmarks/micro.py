@@ -23,8 +23,8 @@ from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import session_prefix
 from affidavit.evidence.verify import verify_with_events
-from benchmarks.numbers import Row, median
 from benchmarks.pipeline import KEY, Pipeline
+from benchmarks.results import Row, median
 from benchmarks.steps import messages, text
 from tests.support.stored import T0
 from workers import collector

@@ -12,7 +12,7 @@ from typing import Final
 
 from affidavit.client import SessionHandle
 from benchmarks.bench import Bench
-from benchmarks.numbers import Row, percentile
+from benchmarks.results import Row, percentile
 from benchmarks.steps import steps
 from tests.support.processes import WORKERS, environment, process
 

@@ -15,7 +15,7 @@ from affidavit.client import SessionHandle
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.converter import raw_json
 from benchmarks.bench import Bench, Shape
-from benchmarks.numbers import Row, median
+from benchmarks.results import Row, median
 from benchmarks.steps import messages
 from tests.support.waiting import eventually
 

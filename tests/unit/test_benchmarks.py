@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.numbers import Row, percentile, table
 from benchmarks.pipeline import Pipeline
+from benchmarks.results import Row, percentile, table
 from benchmarks.steps import messages, steps
 from tests.support.rig import actions
 
@@ -57,3 +59,10 @@ def test_the_pipeline_journals_and_publishes_what_it_times(tmp_path: Path) -> No
     assert actions(events) == ["opened", *["model_request", "model_response", "tool_call", "tool_result"] * 2]
     assert list(pipeline.spent) == ["read", "embed", "decide", "journal", "publish"]
     assert pipeline._published == len(events)
+
+
+def test_the_overhead_of_an_agent_is_measured_by_a_script_that_starts() -> None:
+    script = Path(__file__).parents[2] / "benchmarks/agent_overhead.py"
+    done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--model-ms" in done.stdout
