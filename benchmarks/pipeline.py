@@ -25,7 +25,6 @@ from affidavit.publishing_api import PublishRequest, PublishResult
 from affidavit.stores.local import DirectoryStore
 from tests.support.stored import T0, StoredSession
 from workflows.attempts import Attempts
-from workflows.consumer import PUBLISH_BATCHES
 from workflows.decide import Decision, assessable, decide
 from workflows.inbox import Inbox
 from workflows.messages import message
@@ -80,11 +79,10 @@ class Pipeline:
         with self._timing("journal"):
             self._journal(decision)
         self._unpublished += 1
-        if self._unpublished == PUBLISH_BATCHES:
-            self.publish()
+        self.publish()
 
     def publish(self) -> None:
-        """Publish what was journaled, together, as the product does while there is more to journal."""
+        """Publish what was journaled."""
         if self._unpublished:
             self._unpublished = 0
             with self._timing("publish"):

@@ -27,10 +27,6 @@ from workflows.registration import Registration
 from workflows.state import Pending, SessionState
 from workflows.waking import Waking
 
-PUBLISH_EVENTS = 256
-PUBLISH_BATCHES = 4
-"""How much is published together while more is being journaled: so many events, or so many batches."""
-
 
 class Consumer:
     """Owns the ledger: nothing else numbers, journals or ends a session.
@@ -73,7 +69,6 @@ class Consumer:
         self.rolling = False
         self.parked = False
         self.deciding = False
-        self._unpublished_batches = 0
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
@@ -111,10 +106,11 @@ class Consumer:
         """Publish journaled events in order and by reference, beside the loop, until the chain is out."""
         state = self._state
         while True:
-            await workflow.wait_condition(self._publish_is_due)
+            await workflow.wait_condition(
+                lambda: not self.rolling and (state.published < state.ledger.count or self.sealing)
+            )
             if state.published >= state.ledger.count:
                 return
-            self._unpublished_batches = 0
             try:
                 last = await self._publish_range(state.published, state.ledger.count - 1)
             except ActivityError as error:
@@ -124,21 +120,6 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
-
-    def _publish_is_due(self) -> bool:
-        """Whether there is something to publish, or nothing any more.
-
-        While one batch follows the other, several go together: a publish of each would cost about as much as the
-        batch itself, in the worker and in history.
-        """
-        if self.rolling:
-            return False
-        waiting = self._state.ledger.count - self._state.published
-        busy = self.deciding or self._state.pending is not None
-        if not waiting or not busy:
-            return self.sealing or waiting > 0
-        # By counts and not by time: where tasks without commands follow each other, a replay sees the later one's time.
-        return waiting >= PUBLISH_EVENTS or self._unpublished_batches >= PUBLISH_BATCHES
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -232,7 +213,6 @@ class Consumer:
         self._waking.journaled(pending.request, self.pending_steps)
         state.pending, self.pending_steps = None, b""
         state.ledger = pending.ledger
-        self._unpublished_batches += 1
         state.ledger.head = head
         state.process.log.append(_entries(pending.request))
         state.opened = True
