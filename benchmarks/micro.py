@@ -48,13 +48,11 @@ def rows(pairs: int) -> Iterator[Row]:
             started = time.process_time()
             for data in sent:
                 pipeline.report(data)
-            pipeline.publish()
             whole.append((time.process_time() - started) / STEPS * 1e6)
             pipeline.close()
             pipeline = Pipeline(Path(folder) / f"{pair}-staged", staged=True)
             for data in sent:
                 pipeline.report(data)
-            pipeline.publish()
             staged.update(pipeline.spent)
             pipeline.close()
         shares = ", ".join(f"{stage} {spent / staged.total():.0%}" for stage, spent in staged.items())

@@ -48,7 +48,7 @@ class Pipeline:
         self._bus = SqliteBus(folder / "bus.sqlite")
         self._publishing = PublishingActivity(self.store, self._bus, [KEY])
         self._loop = asyncio.new_event_loop()  # one, as in a worker: a loop and its threads are dear to make
-        self._published = self._unpublished = 0
+        self._published = 0
         self._converter = data_converter().payload_converter
         spec = self.session.spec
         self._state = SessionState(
@@ -78,15 +78,8 @@ class Pipeline:
             decision = decide(ledger, self.session.spec, batch, assessments, Attempts(), lambda: str(uuid.uuid4()))
         with self._timing("journal"):
             self._journal(decision)
-        self._unpublished += 1
-        self.publish()
-
-    def publish(self) -> None:
-        """Publish what was journaled."""
-        if self._unpublished:
-            self._unpublished = 0
-            with self._timing("publish"):
-                self._publish()
+        with self._timing("publish"):
+            self._publish()
 
     def _journal(self, decision: Decision) -> None:
         session = self.session

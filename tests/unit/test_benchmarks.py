@@ -52,7 +52,6 @@ def test_the_pipeline_journals_and_publishes_what_it_times(tmp_path: Path) -> No
     pipeline = Pipeline(tmp_path, staged=True)
     for message in messages(2, 4):
         pipeline.report(message)
-    pipeline.publish()
     pipeline.close()
     files = sorted(tmp_path.glob("store/sessions/*/*/journal/*.ndjson"))
     events = [json.loads(line)["payload"]["event"] for file in files for line in file.read_text().splitlines()]
