@@ -1,7 +1,6 @@
 """The embed activity: what a batch of model responses says, measured against what was said before.
 
-Pure computation on a thread pool, run as a *local* activity: nothing of it is worth a place in history but
-the result. Judging belongs to the loop breaker in the workflow.
+Pure computation on a thread pool. Judging belongs to the loop breaker in the workflow.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.embedders import Counts, similarities
+from affidavit.activity_api import EventRange
 from affidavit.assessment import (
     EMBED_ATTEMPTS,
     MEMORY,
@@ -48,8 +48,11 @@ class EmbeddingActivity:
         self._embedder = embedder
 
     @activity.defn(name=ACTIVITY_EMBED)
-    def embed(self, raw: RawValue) -> EmbedResult:
+    def embed(self, raw: RawValue, events: EventRange) -> EmbedResult:
         """Assess a request of `affidavit.assessment.encode_request`.
+
+        Args:
+            events: what the batch will be; for whoever measures, nothing depends on it.
 
         Raises:
             ApplicationError: an embedding failed and attempts are left. The last attempt answers with what it

@@ -26,7 +26,6 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from affidavit import contract, metrics
 from affidavit.activity_api import Claims, OpenRequest, OutcomeRequest
-from affidavit.converter import note
 from affidavit.evidence.text import printable
 
 logger = logging.getLogger("affidavit.stages")
@@ -56,8 +55,8 @@ class Place:
     def of(cls, workflow_id: str, arguments: Sequence[Any]) -> Place:
         """By an activity's arguments; the generation is empty where it is not to be had."""
         request = arguments[0] if arguments else None
-        if isinstance(request, RawValue):  # embedding
-            return cls(workflow_id, note(request, "generation"), *_range(note(request, "sequence")))
+        if isinstance(request, RawValue):  # embedding says it beside its request
+            request = arguments[-1]
         session_id = getattr(request, "session_id", workflow_id)
         generation = str(getattr(request, "generation", ""))
         if isinstance(request, OpenRequest):
@@ -201,8 +200,3 @@ def _log(stage: str, place: Place, attempt: int, duration_ms: int) -> None:
         fields |= {"first": place.first, "last": place.last}
         events = f" of events {place.first}-{place.last}"
     logger.log(level, "%s%s done for %s", stage, events, fields["session"], extra={"fields": fields})
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (-1, -1)

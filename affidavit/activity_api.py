@@ -84,6 +84,14 @@ class OpenResult(BaseModel):
     attributes: bool | None = None
 
 
+class EventRange(BaseModel):
+    """Events of a life, first to last."""
+
+    generation: str
+    first: int
+    last: int
+
+
 class JournalRequest(Caller):
     """A batch: `entries` are numbered without a gap and continue `head` (hex)."""
 

@@ -28,7 +28,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
 from affidavit.evidence.text import printable
-from affidavit.offloading import IN_PROCESS, UNKNOWN_KEY, unavailable
+from affidavit.offloading import UNKNOWN_KEY, unavailable
 
 logger = logging.getLogger(__name__)
 # A command, or a program that configures no logging, is told by the error alone; a worker's log has this line too.
@@ -172,8 +172,6 @@ def _key_id(payload: Payload) -> str:
 
 def _sealed(payload: Payload, key: CodecKey) -> Payload:
     metadata = {"encoding": ENCODING, KEY_ID: key.id.encode()}
-    if IN_PROCESS in payload.metadata:  # what never leaves the process must be told from what does (offloading)
-        metadata[IN_PROCESS] = payload.metadata[IN_PROCESS]
     return Payload(metadata=metadata, data=key.seal(payload.SerializeToString(deterministic=True)))
 
 

@@ -12,10 +12,9 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultFailureConverterWithEncodedAttributes
 
 from affidavit.codec import EncryptionCodec
-from affidavit.offloading import IN_PROCESS, INLINE, OffloadingPayloadConverter, offloading_converter
+from affidavit.offloading import INLINE, OffloadingPayloadConverter, offloading_converter
 from affidavit.stores.base import EvidenceStore
 
-_NOTE = "affidavit-note-"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -56,22 +55,6 @@ def encode_json(value: Any) -> bytes:
 def raw_json(data: bytes) -> RawValue:
     """JSON text as an argument that goes over the wire as it is."""
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
-
-
-def local_json(data: bytes, **notes: str) -> RawValue:
-    """The same for a local activity, whose input goes nowhere: it is not kept in the store either.
-
-    Args:
-        notes: for whoever measures the activity (`note`): nothing that its result depends on.
-    """
-    metadata = {"encoding": b"json/plain", IN_PROCESS: b"true"}
-    metadata |= {f"{_NOTE}{name}": text.encode("utf-8") for name, text in notes.items()}
-    return RawValue(Payload(metadata=metadata, data=data))
-
-
-def note(raw: RawValue, name: str) -> str:
-    """A note of `local_json`; empty where there is none."""
-    return raw.payload.metadata.get(f"{_NOTE}{name}", b"").decode("utf-8", "replace")
 
 
 def inline_json(data: bytes) -> RawValue:

@@ -49,9 +49,6 @@ DRIVER: Final = "affidavit.evidence"
 UNAVAILABLE: Final = b"affidavit/unavailable"
 """Encoding of a payload that will not come back. Its metadata may say `sha256` and `bytes` of the lost object."""
 
-IN_PROCESS: Final = "affidavit-in-process"
-"""Metadata key of a payload that never leaves the process, a local activity's input; it is kept nowhere."""
-
 INLINE: Final = "affidavit-inline"
 """Metadata key of an answer that stays in Temporal, for clients that do not share the store."""
 SESSIONS_KEPT: Final = 10_000
@@ -185,7 +182,7 @@ class EvidenceDriver(StorageDriver):
         target = context.target
         if not isinstance(target, StorageDriverWorkflowInfo) or not target.id:
             return None
-        if IN_PROCESS in payload.metadata or INLINE in payload.metadata:
+        if INLINE in payload.metadata:
             return None
         by_worker = target.run_id and target.type
         return self if by_worker or session_stem(target.id) in self._opened else None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from affidavit.activity_api import Entry, JournalRequest, OpenRequest
+from affidavit.activity_api import Entry, EventRange, JournalRequest, OpenRequest
 from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
@@ -231,9 +231,8 @@ class Consumer:
         request = encode_request(self._state.ledger.breaker.vectors, [batch[place].value for place in places])
         with self._stage("embed"):
             count = self._state.ledger.count
-            result = await stages.embed(
-                request, generation=self._state.generation, first=count, last=count + len(batch) - 1
-            )
+            events = EventRange(generation=self._state.generation, first=count, last=count + len(batch) - 1)
+            result = await stages.embed(request, events)
         if result is None:
             return {}
         return dict(zip(places, result.assessments, strict=True))

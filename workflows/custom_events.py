@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from affidavit import contract
-from affidavit.converter import encode_json, local_json, raw_json
+from affidavit.converter import encode_json, raw_json
 from affidavit.steps import CustomEvent
 from workflows import stages
 from workflows.inbox import Item
@@ -39,9 +39,6 @@ class CustomEvents:
         """Refuse a submission with an event that is off its schema, before anything of it is taken.
 
         Returns whether there was anything to check, and so time in which the session may have changed.
-
-        By an ordinary activity: handlers run beside the loop, and local activities that run beside each other may end
-        in another order when they are replayed.
         """
         if not _EVENT.search(payload.data):
             return False
@@ -52,7 +49,7 @@ class CustomEvents:
                 return False
         else:
             types = set(self._declared)  # read by the activity, because there is no time to read it here twice
-        faults = await stages.check_submission(self._schemas(types), RawValue(payload))
+        faults = await stages.check_events(self._schemas(types), RawValue(payload))
         if faults is None:
             refuse(contract.REFUSED_EVENT, f"an event {UNCHECKED}")
         if faults:
@@ -69,9 +66,7 @@ class CustomEvents:
         places = [place for place in events if place not in faults]
         if places:
             record = ('{"steps":[' + ",".join(batch[place].text for place in places) + "]}").encode("utf-8")
-            found = await stages.check_batch(
-                self._schemas({events[place].type for place in places}), local_json(record)
-            )
+            found = await stages.check_events(self._schemas({events[place].type for place in places}), raw_json(record))
             if found is None:
                 found = dict.fromkeys(range(len(places)), f"event {UNCHECKED}")
             faults |= {places[place]: fault for place, fault in found.items()}
@@ -81,7 +76,7 @@ class CustomEvents:
         return None if step.type in self._declared else f"event type {step.type} is not declared"
 
     def _schemas(self, types: set[str]) -> RawValue:
-        # Only those needed, in a fixed order: they stand in the history of an ordinary activity.
+        # Only those needed, in a fixed order: they stand in history.
         return raw_json(encode_json({type_: self._declared[type_] for type_ in sorted(types)}))
 
     def _rejected(self, item: Item, fault: str) -> Item:

@@ -2,6 +2,10 @@
 
 Every stage but `embed` retries for ever, because a transient failure never poisons (E1): the view shows it as
 stalled meanwhile. An error that no retry mends is raised by the activity as non-retryable.
+
+None is a local activity. Where a query is answered while one runs, the SDK's core (temporalio 1.35) tells the session
+of its end in the next task, but tells a replay of it in the task before, ahead of what came between: commands then come
+in another order than history has them, and no worker can go on with the session.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from affidavit import contract
     from affidavit.activity_api import (
         Caller,
+        EventRange,
         JournalRequest,
         JournalResult,
         LifecycleRequest,
@@ -32,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         TrajectoryResult,
     )
     from affidavit.assessment import EMBED_ATTEMPTS, EmbedResult
-    from affidavit.converter import local_json, raw_json
+    from affidavit.converter import raw_json
     from affidavit.events_api import CHECK_ATTEMPTS, EventFaults
     from affidavit.offloading import Unavailable
     from affidavit.publishing_api import PublishRequest, PublishResult
@@ -56,54 +61,41 @@ _RETRY = RetryPolicy(
 _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 _WAKE_LIMIT = timedelta(seconds=15)
+_SHORT_LIMIT = timedelta(seconds=10)
+_SOON = timedelta(milliseconds=50)
 
 
-async def embed(request: bytes, *, generation: str, first: int, last: int) -> EmbedResult | None:
-    """Assessments for a batch that will be events `first` to `last`; None when all three attempts failed (D5)."""
+async def embed(request: bytes, events: EventRange) -> EmbedResult | None:
+    """Assessments for a batch that will be these events; None when the embedding was given up (D5)."""
     try:
-        result: EmbedResult = await workflow.execute_local_activity(
+        result: EmbedResult = await workflow.execute_activity(
             contract.ACTIVITY_EMBED,
-            local_json(request, generation=generation, sequence=f"{first}-{last}"),
+            args=[raw_json(request), events],
             result_type=EmbedResult,
-            start_to_close_timeout=timedelta(seconds=10),
-            retry_policy=RetryPolicy(maximum_attempts=EMBED_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
-            summary="model responses",
+            start_to_close_timeout=_SHORT_LIMIT,
+            # The activity itself counts the attempts that an embedder has; the others went with their worker.
+            retry_policy=RetryPolicy(maximum_attempts=2 * EMBED_ATTEMPTS, initial_interval=_SOON),
+            summary=f"responses of events {events.first}-{events.last}",
         )
-    except FailureError as error:
-        workflow.logger.warning("embedding failed, not assessed: %s", _given_up(error))
+    except ActivityError as error:
+        workflow.logger.warning("embedding failed, not assessed: %s", reason_of(error))
         return None
     return _opened(contract.ACTIVITY_EMBED, result)
 
 
-async def check_batch(schemas: RawValue, record: RawValue) -> dict[int, str] | None:
+async def check_events(schemas: RawValue, record: RawValue) -> dict[int, str] | None:
     """What is wrong with custom events, by their places in a record; None when nobody could tell."""
-    try:
-        result: EventFaults = await workflow.execute_local_activity(
-            contract.ACTIVITY_CHECK_EVENTS,
-            args=[schemas, record],
-            result_type=EventFaults,
-            start_to_close_timeout=timedelta(seconds=10),
-            retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
-        )
-    except FailureError as error:
-        workflow.logger.warning("events could not be checked: %s", _given_up(error))
-        return None
-    return result.faults
-
-
-async def check_submission(schemas: RawValue, record: RawValue) -> dict[int, str] | None:
-    """The same for a submission, whose caller waits."""
     try:
         result: EventFaults = await workflow.execute_activity(
             contract.ACTIVITY_CHECK_EVENTS,
             args=[schemas, record],
             result_type=EventFaults,
-            start_to_close_timeout=timedelta(seconds=10),
-            retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=timedelta(milliseconds=50)),
+            start_to_close_timeout=_SHORT_LIMIT,
+            retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=_SOON),
             summary="custom events",
         )
-    except FailureError as error:
-        workflow.logger.warning("events could not be checked: %s", _given_up(error))
+    except ActivityError as error:
+        workflow.logger.warning("events could not be checked: %s", reason_of(error))
         return None
     return result.faults
 
@@ -220,17 +212,6 @@ def _opened(name: str, result: T) -> T:
     if isinstance(result, Unavailable):
         raise RuntimeError(f"the result of activity {name} cannot be opened{result.why}")
     return result
-
-
-def _given_up(error: FailureError) -> BaseException:
-    """What an activity failed with after its last attempt.
-
-    A local activity that failed raises what it failed with, as it is; only its time limits come as an `ActivityError`.
-    A cancellation is no failure and goes on.
-    """
-    if is_cancelled_exception(error):
-        raise error
-    return error.cause or error
 
 
 def reason_of(error: ActivityError) -> str:

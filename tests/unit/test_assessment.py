@@ -20,6 +20,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.embedders import Counts, HashEmbedder
 from activities.embedding import EmbeddingActivity
+from affidavit.activity_api import EventRange
 from affidavit.assessment import (
     Assessment,
     EmbedItem,
@@ -34,6 +35,7 @@ from affidavit.assessment import (
 from workflows.breaker import assess_embedding
 
 ACTIVITY = EmbeddingActivity(HashEmbedder())
+EVENTS = EventRange(generation="g", first=1, last=1)
 
 
 class Flaky:
@@ -192,17 +194,17 @@ def test_d5_the_activity_retries_a_failure_and_answers_at_the_third_attempt(atte
     embed = EmbeddingActivity(Flaky()).embed
     if attempt < 3:
         with pytest.raises(ApplicationError) as raised:
-            environment.run(embed, raw)
+            environment.run(embed, raw, EVENTS)
         assert not raised.value.non_retryable
     else:
-        result = environment.run(embed, raw)
+        result = environment.run(embed, raw, EVENTS)
         assert isinstance(result, EmbedResult)
         assert [a.failed for a in result.assessments] == [False, True]
 
 
 def test_case18_half_an_emoji_reaches_the_embedder() -> None:
     raw = RawValue(Payload(data=encode_request([], [{"text": "half \ud83d"}])))
-    result = ActivityEnvironment().run(ACTIVITY.embed, raw)
+    result = ActivityEnvironment().run(ACTIVITY.embed, raw, EVENTS)
     assert not result.assessments[0].failed
     assert EmbedResult.model_validate_json(result.model_dump_json()) == result
 

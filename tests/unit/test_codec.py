@@ -13,7 +13,7 @@ from temporalio.api.common.v1 import Payload
 from affidavit.cli.app import run
 from affidavit.codec import EncryptionCodec, codec_key_id
 from affidavit.codec_keys import codec_from_environment
-from affidavit.converter import data_converter, local_json
+from affidavit.converter import data_converter
 from affidavit.evidence.keys import KeyFileError, SecretIsSymlink, SecretTooOpen, WeakSecret
 from affidavit.offloading import UNAVAILABLE, Unavailable
 from tests.support.encrypted import ID_A, ID_B, KEY_A, KEY_B
@@ -117,11 +117,6 @@ async def test_i5_a_forged_key_id_is_escaped_in_the_log_and_not_repeated(caplog:
 async def test_i6_plain_payloads_are_read_and_without_a_key_nothing_is_sealed() -> None:
     assert await EncryptionCodec([KEY_A]).decode([PLAIN]) == [PLAIN]
     assert await EncryptionCodec().encode([PLAIN]) == [PLAIN]
-
-
-async def test_i6_a_local_activitys_input_is_still_told_from_what_leaves_the_process() -> None:
-    (sealed,) = await EncryptionCodec([KEY_A]).encode([local_json(b"{}").payload])
-    assert "affidavit-in-process" in sealed.metadata
 
 
 async def test_i6_the_message_of_a_failure_is_sealed_with_the_rest() -> None:

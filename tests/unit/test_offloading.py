@@ -20,7 +20,7 @@ from temporalio.converter import (
 )
 
 from affidavit.contract import MESSAGE_BYTES, MESSAGE_VALUES, OFFLOAD_BYTES
-from affidavit.converter import data_converter, local_json, raw_json
+from affidavit.converter import data_converter, raw_json
 from affidavit.density import too_dense
 from affidavit.offloading import UNAVAILABLE, EvidenceDriver, OpenedSessions, opened_in, unavailable
 from affidavit.stores.errors import EvidenceStoreMismatch
@@ -69,7 +69,6 @@ def test_b9_payloads_without_a_session_of_this_store_stay_where_they_are(tmp_pat
     ]
     assert [selected(target) for target in nobody] == [False] * 5
     assert selected(RUN)
-    assert not selected(RUN, local_json(b"{}").payload)
     assert not opened_in(store, STEM)
     store.create(f"sessions/{STEM}/11111111-2222-4333-8444-555555555555/metadata.json", b"{}")
     assert opened_in(store, STEM)
