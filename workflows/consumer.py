@@ -16,7 +16,8 @@ from affidavit.assessment import Assessment, encode_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
 from workflows import stages
-from workflows.clock import admitted_ms
+from workflows.budget import RunBudget
+from workflows.clock import admitted_ms, new_id, seconds_until
 from workflows.custom_events import CustomEvents
 from workflows.decide import Decision, assessable, decide
 from workflows.ending import Ender
@@ -47,10 +48,12 @@ class Consumer:
         inbox: Inbox,
         awaited: Callable[[], bool],
         waking: Waking,
+        budget: RunBudget,
         pending_steps: bytes = b"",
     ) -> None:
         """`awaited`: whether an update waits for something to be processed. `pending_steps`: of `state.pending`."""
         self._waking = waking
+        self._budget = budget
         self._registration = registration
         self._spec = registration.spec
         self._state = state
@@ -239,7 +242,7 @@ class Consumer:
 
     def _decide(self, items: list[Item], assessments: dict[int, Assessment]) -> Decision:
         state = self._state
-        return decide(state.ledger, self._spec, items, assessments, state.attempts, lambda: str(workflow.uuid7()))
+        return decide(state.ledger, self._spec, items, assessments, state.attempts, new_id)
 
     # -- giving up -------------------------------------------------------------------------------------
 
@@ -295,8 +298,7 @@ class Consumer:
         deadline = state.closing_since_ms + self._spec.limits.drain_timeout_s * 1000
         try:
             await workflow.wait_condition(
-                lambda: not self._inbox.empty or state.poisoned is not None,
-                timeout=max(deadline - admitted_ms(self._state), 0) / 1000,
+                lambda: not self._inbox.empty or state.poisoned is not None, timeout=seconds_until(deadline)
             )
         except TimeoutError:
             state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")
@@ -304,7 +306,7 @@ class Consumer:
     def _last_words(self) -> list[Item]:
         """What is only known at the end: gaps that stayed open, and refusals that were not told yet."""
         state, now = self._state, admitted_ms(self._state)
-        items = [gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.overdue(now)]
+        items = [gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.unreported()]
         return items + [Item("refused", now, payload=payload) for payload in state.refusals.rest()]
 
     # -- small things ----------------------------------------------------------------------------------
@@ -328,6 +330,7 @@ class Consumer:
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         began = self.working[name] = admitted_ms(self._state)
+        self._budget.look()
         try:
             yield
         finally:

@@ -23,7 +23,7 @@ from affidavit.evidence.stops import StopReason, caption
 from affidavit.evidence.totals import Totals, final_stop_reason
 from workflows import stages
 from workflows.accounting import own_row
-from workflows.clock import admitted_ms
+from workflows.clock import admitted_ms, new_id
 from workflows.entries import entry_of
 from workflows.registration import Registration
 from workflows.state import Ending, SessionState
@@ -91,9 +91,7 @@ class Ender:
     async def _seal(self, ending: Ending) -> None:
         """Have the signer check the journal and sign a receipt over the chain."""
         if ending.seal is None:
-            ending.seal = SealRequest(
-                **self._claims(), receipt_id=str(workflow.uuid7()), issued_at=admitted_ms(self._state)
-            )
+            ending.seal = SealRequest(**self._claims(), receipt_id=new_id(), issued_at=admitted_ms(self._state))
         with self._stage("seal"):
             try:
                 ending.sealed = ending.sealed or await stages.seal(ending.seal)
@@ -160,7 +158,7 @@ class Ender:
         )
 
     def _entry(self, sequence: int, action: str, payload: dict[str, Any]) -> Entry:
-        row, uid = own_row(action, payload), str(workflow.uuid7())
+        row, uid = own_row(action, payload), new_id()
         return entry_of(row, sequence=sequence, uid=uid, time=admitted_ms(self._state))
 
     async def _tell(self, ending: Ending, outcome: SessionOutcome) -> None:

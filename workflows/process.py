@@ -104,6 +104,8 @@ class ProcessState(BaseModel):
     external_ref: str | None = None
     cancel: CancelRequested | None = None
     abandon: AbandonRequested | None = None
+    abandon_reports: int = 0
+    """How often a runtime had been heard of when that was asked for."""
     abandoned_ms: int | None = None
     """When the request took effect."""
     log: EventLog = EventLog()
@@ -129,10 +131,11 @@ class ProcessState(BaseModel):
         self.cancel = CancelRequested(time=now_ms, reason=None if reason is None else reason[:REASON_CHARS])
         return self.cancel.model_dump(include={"reason"}, exclude_none=True)
 
-    def request_abandon(self, request: AbandonRequest, now_ms: int) -> dict[str, Any] | None:
+    def request_abandon(self, request: AbandonRequest, now_ms: int, reports: int) -> dict[str, Any] | None:
         """Somebody says that its owner is gone; the first word stands (P12)."""
         if self.abandon is not None:
             return None
+        self.abandon_reports = reports
         self.abandon = AbandonRequested(time=now_ms, by=request.by, reason=request.reason[:REASON_CHARS])
         return {"by": self.abandon.by, "reason": self.abandon.reason}
 
@@ -145,9 +148,9 @@ class ProcessState(BaseModel):
         if self.external_ref not in (None, external_ref):
             raise Refused(contract.REFUSED_EXTERNAL_REF, "the session has another external_ref already")
 
-    def owner_is_silent(self, last_report_ms: int) -> bool:
+    def owner_is_silent(self, reports: int) -> bool:
         """Whether its owner was said to be gone, and has not been heard of since."""
-        return self.abandon is not None and last_report_ms <= self.abandon.time
+        return self.abandon is not None and reports == self.abandon_reports
 
     def abandon_due(self, last_report_ms: int, lapse_ms: int) -> int | None:
         """When a request takes effect if nothing more is reported; None if nobody has asked."""

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, IntEnum
 from itertools import islice
 from typing import Any, Final
 
@@ -39,18 +39,26 @@ class Unacceptable(Exception):
     """The numbers of this producer cannot be followed any further; the text is the reason."""
 
 
+class Standing(IntEnum):
+    """What has become of a gap."""
+
+    OPEN = 0
+    REPORTED = 1
+    WATCHED = 2
+
+
 class Gap(BaseModel):
     """Numbers `first` to `last` that did not come; `since` when that was first seen (epoch milliseconds)."""
 
     first: int
     last: int
     since: int
-    reported: bool = False
+    standing: Standing = Standing.OPEN
 
     @model_serializer
     def _as_row(self) -> list[int]:
         # Without names: thousands of gaps must fit the state that a run hands on.
-        return [self.first, self.last, self.since, int(self.reported)]
+        return [self.first, self.last, self.since, int(self.standing)]
 
     @model_validator(mode="before")
     @classmethod
@@ -120,20 +128,36 @@ class Producers(BaseModel):
             del producer.digests[min(producer.digests)]
         return arrival
 
-    def overdue(self, before_ms: int) -> list[tuple[str, Gap]]:
-        """Gaps seen at or before a time and not reported yet; they are marked as reported."""
-        found = []
-        for name, producer in self.known.items():
-            for gap in producer.gaps:
-                if not gap.reported and gap.since <= before_ms:
-                    gap.reported = True
-                    found.append((name, gap))
+    def has_open_gaps(self) -> bool:
+        """Whether there is a gap that is not reported."""
+        return bool(self._gaps(Standing.OPEN, Standing.WATCHED))
+
+    def watch_gaps(self) -> int:
+        """Watch all gaps that are open, unless some are watched already. Returns since when the last of those stands
+        open, in epoch milliseconds; there is one."""
+        watched = self._gaps(Standing.WATCHED) or self._gaps(Standing.OPEN)
+        for _, gap in watched:
+            gap.standing = Standing.WATCHED
+        return max(gap.since for _, gap in watched)
+
+    def overdue(self) -> list[tuple[str, Gap]]:
+        """The gaps that were watched and are still there; they are marked as reported."""
+        return self._reported(Standing.WATCHED)
+
+    def unreported(self) -> list[tuple[str, Gap]]:
+        """All gaps that are not reported yet; they are marked as reported."""
+        return self._reported(Standing.OPEN, Standing.WATCHED)
+
+    def _reported(self, *standings: Standing) -> list[tuple[str, Gap]]:
+        found = self._gaps(*standings)
+        for _, gap in found:
+            gap.standing = Standing.REPORTED
         return found
 
-    def next_due(self) -> int | None:
-        """Since when the oldest gap that is not reported stands open; None if there is none."""
-        waiting = [gap.since for producer in self.known.values() for gap in producer.gaps if not gap.reported]
-        return min(waiting, default=None)
+    def _gaps(self, *standings: Standing) -> list[tuple[str, Gap]]:
+        return [
+            (name, gap) for name, producer in self.known.items() for gap in producer.gaps if gap.standing in standings
+        ]
 
 
 def _came(lowest: int, highest: int, gaps: list[Gap]) -> Iterator[int]:

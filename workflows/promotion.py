@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from affidavit.metrics import RECEIPTS
     from affidavit.publishing_api import PublishRequest
     from workflows import metrics, stages
-    from workflows.clock import now_ms
+    from workflows.clock import new_id, now_ms
     from workflows.messages import Unreadable, read_model
 
 _NOTHING = RawValue(Payload())
@@ -33,9 +33,9 @@ class TrajectoryPromotion:
         promote = PromoteRequest(
             session_id=request.session_id,
             generation=request.generation,
-            receipt_id=str(workflow.uuid7()),
+            receipt_id=new_id(),
             issued_at=now_ms(),
-            event_uid=str(workflow.uuid7()),
+            event_uid=new_id(),
         )
         try:
             promoted = await stages.promote(promote)

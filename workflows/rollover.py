@@ -17,7 +17,7 @@ from workflows.wakes import Outgoing
 
 
 class Rollover:
-    """Counts what a run has taken, and continues as new before a limit of the server is met."""
+    """Continues as new before a limit of the server is met."""
 
     def __init__(
         self,
@@ -33,18 +33,6 @@ class Rollover:
         self._state = state
         self._inbox = inbox
         self._consumer = consumer
-        self.signals = 0
-        self.updates = 0
-
-    def is_due(self) -> bool:
-        """Whether this run should end: the server suggests it, a limit of its messages is near, or new builds of the
-        worker have taken the place of the one that it is pinned to."""
-        return (
-            workflow.info().is_continue_as_new_suggested()
-            or workflow.info().is_target_worker_deployment_version_changed()
-            or self.signals >= contract.ROLLOVER_SIGNALS
-            or self.updates >= contract.ROLLOVER_UPDATES
-        )
 
     async def hand_on(self, ended: Callable[[], bool]) -> None:
         """Continue as new: let what is under way end for a moment, look at the inbox once more, and go.

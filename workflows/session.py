@@ -25,7 +25,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows import handover, metrics, presenting
     from workflows.admission import ANOTHER_IDENTITY, IDENTITY, accepted, enforced
     from workflows.attributes import Attributes
-    from workflows.clock import admitted_ms
+    from workflows.budget import RunBudget
+    from workflows.clock import admitted_ms, new_id
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
@@ -75,11 +76,12 @@ class AgentSession:
         self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox)
         limits = self._registration.spec.limits
         undelivered = handover.unpack_wakes(payloads) if handed_on else []
+        self.budget = RunBudget()
         self._waking = waking = Waking(self._state, undelivered, limits.drain_timeout_s)
         self._consumer = Consumer(
-            self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, steps
+            self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, self.budget, steps
         )
-        self.rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
+        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
         self._timers = Timers(limits, self._state, self._inbox, self._consumer)
         self._attributes = Attributes(self._registration, self._state)
 
@@ -113,9 +115,9 @@ class AgentSession:
 
         while not ended():
             try:
-                await workflow.wait_condition(lambda: ended() or self.rollover.is_due())
+                await workflow.wait_condition(lambda: ended() or self.budget.is_spent())
                 if not ended():
-                    await self.rollover.hand_on(ended)
+                    await self._rollover.hand_on(ended)
             except asyncio.CancelledError:
                 self._cancel()
         for task in tasks:
@@ -142,7 +144,7 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        self.rollover.signals += 1
+        self.budget.take_signal(sum(len(arg.payload.data) for arg in args))
         state = self._state
         if name == SIGNAL_ACK_WAKE and (through := read_sequence(args)) is not None:
             self._heard_ms()
@@ -190,7 +192,7 @@ class AgentSession:
         if refusal is not None:
             self._report_refusal(refusal.reason)
             return contract.AdmitResult(accepted=False, refused=refusal)
-        attempt_id = request.attempt_id or str(workflow.uuid7())
+        attempt_id = request.attempt_id or new_id()
         if attempt_id not in state.attempts.open:  # a repeat of a request whose answer was lost is answered again
             state.attempts.admit(attempt_id, now)
         result = accepted(attempt_id, spec, state)
@@ -343,7 +345,9 @@ class AgentSession:
         """Say that its owner is gone; answers with the first request, which stands (P12)."""
         request = read_model(raw.payload, api.AbandonRequest)
         self._guards.unclosed()
-        self._tell("abandon_requested", self._process.request_abandon(request, admitted_ms(self._state)))
+        self._tell(
+            "abandon_requested", self._process.request_abandon(request, admitted_ms(self._state), self._state.reports)
+        )
         return self._process.abandon or self._guards.ended()
 
     @request_abandon.validator
@@ -398,8 +402,7 @@ class AgentSession:
 
     def _heard_ms(self) -> int:
         """The time to give out, and a sign of life of who reports."""
-        self._state.last_report_ms = admitted_ms(self._state)
-        return self._state.last_report_ms
+        return self._state.hear(admitted_ms(self._state))
 
     def _check_start(self) -> None:
         if self._bad_start is not None:

@@ -7,7 +7,7 @@ from temporalio import workflow
 from affidavit import contract
 from affidavit.evidence.text import printable
 from affidavit.version import VERSION
-from workflows.clock import now_ms
+from workflows.clock import new_id, now_ms
 from workflows.process import ProcessState
 from workflows.registration import Refused, Registration
 from workflows.state import Ledger, SessionState
@@ -41,7 +41,7 @@ def fresh_state(registration: Registration) -> SessionState:
     return SessionState(
         generation=workflow.info().first_execution_run_id,
         product_version=VERSION,
-        trajectory_id=str(workflow.uuid7()),
+        trajectory_id=new_id(),
         registration_sha256=registration.sha256,
         ledger=Ledger(agent=registration.spec.agent),
         wakes=Wakes(target=registration.spec.wake_target),

@@ -125,6 +125,8 @@ class SessionState(BaseModel):
     attempts: Attempts = Attempts()
     last_admitted_ms: int = 0
     last_report_ms: int = 0
+    reports: int = 0
+    """How often a runtime was heard of."""
     published: int = 0
     """Events of the chain that the bus has acknowledged."""
     in_doubt_through: int = -1
@@ -151,6 +153,12 @@ class SessionState(BaseModel):
         """The time to give out now: it never runs backward in a session, whatever the clock does (B11)."""
         self.last_admitted_ms = max(self.last_admitted_ms, now_ms)
         return self.last_admitted_ms
+
+    def hear(self, now_ms: int) -> int:
+        """A runtime was heard of. Returns the time to give out for it."""
+        self.last_report_ms = now_ms
+        self.reports += 1
+        return now_ms
 
     def close(self) -> None:
         """Begin the end; a repeat changes nothing."""

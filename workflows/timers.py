@@ -1,11 +1,15 @@
-"""The clocks of a session: idle close, abandon, open gaps. One timer each, re-armed when it fires."""
+"""The clocks of a session: idle close, abandon, open gaps. One timer each, re-armed when it fires.
+
+What a timer was armed for is due when it fires and nothing has come since. Times only say how long it runs: a replay
+may see others (`workflows.clock`), and must come to the same end.
+"""
 
 from __future__ import annotations
 
 from temporalio import workflow
 
 from affidavit.contract import Limits
-from workflows.clock import admitted_ms
+from workflows.clock import admitted_ms, seconds_until
 from workflows.consumer import Consumer, gap_item
 from workflows.inbox import Inbox
 from workflows.state import SessionState
@@ -30,13 +34,12 @@ class Timers:
                 continue
             lapse = self._limits.attempt_lapse_s * 1000
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
-            due = max(state.last_report_ms + self._limits.idle_close_s * 1000, held)
-            now = admitted_ms(self._state)
-            if now >= due:
+            armed = self._life()
+            await workflow.sleep(seconds_until(max(state.last_report_ms + self._limits.idle_close_s * 1000, held)))
+            if not state.closing and armed == self._life():
+                admitted_ms(state)
                 state.idle = True
                 state.close()
-                return
-            await workflow.sleep((due - now) / 1000)
 
     async def abandon(self) -> None:
         """End it as abandoned once somebody has asked for that and nothing was reported for `owner_lapse` (P12)."""
@@ -45,31 +48,30 @@ class Timers:
         while not state.closing:
             due = state.process.abandon_due(state.last_report_ms, self._limits.owner_lapse_s * 1000)
             assert due is not None
-            now = admitted_ms(self._state)
-            if now >= due:
-                state.process.abandoned_ms = now
+            armed = state.reports
+            await workflow.sleep(seconds_until(due))
+            if not state.closing and armed == state.reports:
+                state.process.abandoned_ms = admitted_ms(state)
                 state.close()
-                return
-            await workflow.sleep((due - now) / 1000)
 
     async def gaps(self) -> None:
         """Turn a gap that stays open for `gap_grace` into an event (B7)."""
         state, grace = self._state, self._limits.gap_grace_s * 1000
         while True:
-            await workflow.wait_condition(lambda: state.closing or state.producers.next_due() is not None)
-            since = state.producers.next_due()
-            if state.closing or since is None:
+            await workflow.wait_condition(lambda: state.closing or state.producers.has_open_gaps())
+            if state.closing:
                 return  # what is open at close is told by the loop
-            now = admitted_ms(self._state)
-            if since + grace > now:
-                await workflow.sleep((since + grace - now) / 1000)
-                continue
+            # All that are open now wait for the last of them: no time tells them apart in the same way for ever.
+            await workflow.sleep(seconds_until(state.producers.watch_gaps() + grace))
+            if state.closing:
+                return
+            overdue, now = state.producers.overdue(), admitted_ms(state)
             if state.poisoned is None:
-                self._inbox.put(
-                    gap_item(name, gap.first, gap.last, now) for name, gap in state.producers.overdue(now - grace)
-                )
-            else:
-                state.producers.overdue(now - grace)
+                self._inbox.put(gap_item(name, gap.first, gap.last, now) for name, gap in overdue)
 
     def _owner_is_silent(self) -> bool:
-        return self._state.process.owner_is_silent(self._state.last_report_ms)
+        return self._state.process.owner_is_silent(self._state.reports)
+
+    def _life(self) -> tuple[int, bool, list[str]]:
+        """What holds off the idle close: that somebody was heard of, is said to be gone, or left an attempt open."""
+        return self._state.reports, self._owner_is_silent(), list(self._state.attempts.open)

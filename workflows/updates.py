@@ -9,13 +9,13 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from temporalio import workflow
 from temporalio.workflow import HandlerUnfinishedPolicy, UpdateMethodMultiParam
 
-from workflows.rollover import Rollover
+from workflows.budget import RunBudget
 
 
 class Session(Protocol):
     """A workflow that hands itself on."""
 
-    rollover: Rollover
+    budget: RunBudget
 
 
 S = TypeVar("S", bound=Session)
@@ -42,7 +42,7 @@ def waiting_update(handler: Handler[S, P, R]) -> Update[S, P, R]:
 
 def _counted(handler: Handler[S, P, R]) -> Handler[S, P, R]:
     async def counted(session: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        session.rollover.updates += 1
+        session.budget.take_update()
         return await handler(session, *args, **kwargs)
 
     return update_wrapper(counted, handler)

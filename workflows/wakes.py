@@ -95,13 +95,16 @@ class Wakes(BaseModel):
 
 
 class Outgoing(BaseModel):
-    """A wake that is journaled and not delivered; `generation` is the life that it goes to, once that is known."""
+    """A wake that is journaled and not delivered; `generation` is the life that it goes to, once that is known.
+
+    `waited_s`: for how long its delivery has paused, in seconds.
+    """
 
     wake_id: str
     sequence: int
     target: str
     step: str
-    since_ms: int
+    waited_s: float = 0.0
     generation: str | None = None
 
 
@@ -125,9 +128,13 @@ class Outbox:
                     sequence=entry.sequence,
                     target=target,
                     step=step,
-                    since_ms=entry.time,
                 )
             )
+
+    def waited(self, pause_s: float) -> None:
+        """The delivery has paused."""
+        for wake in self.wakes:
+            wake.waited_s += pause_s
 
     def settle(self, wake_ids: set[str]) -> None:
         """Take out what is done with."""

@@ -65,6 +65,7 @@ class Waking:
             self._give_up()
             if self.outbox.wakes:
                 await workflow.sleep(pause)
+                self.outbox.waited(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def drained(self) -> None:
@@ -118,8 +119,8 @@ class Waking:
 
     def _give_up(self) -> None:
         """Let go of what its target has not taken for too long: one bad session never delays another (E4)."""
-        latest = workflow.now().timestamp() * 1000 - WAKE_LAPSE_S * 1000
-        self._lose({wake.wake_id for wake in self.outbox.wakes if wake.since_ms < latest})
+        # By the pauses and not by the clock, which a replay may see otherwise.
+        self._lose({wake.wake_id for wake in self.outbox.wakes if wake.waited_s >= WAKE_LAPSE_S})
 
     def _lose(self, wake_ids: set[str]) -> None:
         self._state.wakes.undelivered += len(wake_ids)

@@ -287,7 +287,7 @@ def fill(process: ProcessState) -> None:
     process.external_ref = "r" * 256
     process.set_wait(WaitRequest(kind="k" * 256, name="n" * 256), T)
     process.request_cancel("c" * 4096, T)
-    process.request_abandon(AbandonRequest(by="b" * 256, reason="a" * 4096), T)
+    process.request_abandon(AbandonRequest(by="b" * 256, reason="a" * 4096), T, 9)
     assert len(process.model_dump_json()) < 20_000
 
 

@@ -83,10 +83,13 @@ def test_workflows_reach_no_heavy_module_through_another() -> None:
 
 DETERMINISTIC = {
     *("__future__", "asyncio", "base64", "collections", "contextlib", "dataclasses", "datetime", "decimal", "hashlib"),
-    *("enum", "functools", "itertools", "json", "math", "operator", "re", "struct", "types", "typing", "zlib"),
+    *("enum", "functools", "itertools", "json", "math", "operator", "re", "struct", "types", "typing", "uuid", "zlib"),
 }
 """What workflow code may use of the standard library: nothing in it looks at the machine, but for the names below."""
-UNDETERMINED = {"now", "utcnow", "today", "as_completed", "to_thread", "run_in_executor", "open", "input", "id"}
+UNDETERMINED = {
+    *("now", "utcnow", "today", "as_completed", "to_thread", "run_in_executor", "open", "input", "id"),
+    *("uuid1", "uuid4"),
+}
 QUERIES = {("presenting.py", "time")}
 """A query is never replayed."""
 
@@ -105,6 +108,30 @@ def test_h3_workflow_code_reaches_for_no_clock_chance_file_or_process() -> None:
                 if name in UNDETERMINED and "workflow." not in ast.unparse(called):
                     found.add((path.name, name))
     assert found == QUERIES
+
+
+SEEN_OTHERWISE = {
+    "execute_local_activity": set(),
+    "start_local_activity": set(),
+    "uuid7": set(),
+    "time_ns": set(),
+    "now": {"clock.py"},
+    "is_continue_as_new_suggested": {"budget.py", "grants.py"},
+    "is_target_worker_deployment_version_changed": {"budget.py"},
+    "get_current_history_length": set(),
+    "get_current_history_size": set(),
+}
+"""What the SDK tells a replay in another way than the run that it repeats, and where it is allowed for all that: see
+`workflows/clock.py`, `workflows/budget.py` and `workflows/stages.py`."""
+
+
+def test_h3_what_a_replay_sees_otherwise_is_used_where_that_is_looked_after() -> None:
+    found: dict[str, set[str]] = {name: set() for name in SEEN_OTHERWISE}
+    for path in modules("workflows"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in SEEN_OTHERWISE:
+                found[node.attr].add(path.name)
+    assert found == SEEN_OTHERWISE
 
 
 @pytest.mark.parametrize("module", BASE)

@@ -108,17 +108,17 @@ def test_p11_p12_the_first_request_stands() -> None:
     assert state.request_cancel("a reason", T + 1) is None
     assert state.cancel is not None
     assert (state.cancel.time, state.cancel.reason) == (T, None)
-    assert state.request_abandon(AbandonRequest(by="a", reason="x" * 300), T) == {"by": "a", "reason": "x" * 256}
-    assert state.request_abandon(AbandonRequest(by="b", reason="y"), T + 1) is None
+    assert state.request_abandon(AbandonRequest(by="a", reason="x" * 300), T, 1) == {"by": "a", "reason": "x" * 256}
+    assert state.request_abandon(AbandonRequest(by="b", reason="y"), T + 1, 2) is None
 
 
 def test_p12_the_lapse_runs_from_the_request_or_the_last_report_after_it() -> None:
     state = ProcessState()
     assert state.abandon_due(T, 1000) is None
-    assert not state.owner_is_silent(T)
-    state.request_abandon(AbandonRequest(by="a", reason="x"), T)
-    assert (state.abandon_due(T - 5000, 1000), state.owner_is_silent(T - 5000)) == (T + 1000, True)
-    assert (state.abandon_due(T + 400, 1000), state.owner_is_silent(T + 400)) == (T + 1400, False)
+    assert not state.owner_is_silent(0)
+    state.request_abandon(AbandonRequest(by="a", reason="x"), T, 7)
+    assert (state.abandon_due(T - 5000, 1000), state.owner_is_silent(7)) == (T + 1000, True)
+    assert (state.abandon_due(T + 400, 1000), state.owner_is_silent(8)) == (T + 1400, False)
     assert state.abandonment() is None
     state.abandoned_ms = T + 1400
     evidence = state.abandonment()

@@ -164,27 +164,49 @@ def test_b7_a_late_number_that_would_split_the_32nd_range_is_not_accepted() -> N
 
 def test_b7_an_open_gap_is_told_once_when_it_is_due() -> None:
     producers = sent(1)
+    assert not producers.has_open_gaps()
+    producers.arrive("p", 3, body(3), T + 10)
+    assert producers.overdue() == []
+    assert producers.watch_gaps() == T + 10
+    # One that opens while the first is watched waits for its own turn, also in the next run.
+    producers.arrive("p", 7, body(7), T + 20)
+    producers = again(producers)
+    assert producers.watch_gaps() == T + 10
+    ((name, gap),) = producers.overdue()
+    assert (name, gap.first, gap.last) == ("p", 2, 2)
+    assert producers.has_open_gaps()
+    assert producers.overdue() == []
+    assert producers.watch_gaps() == T + 20
+    ((_, second),) = producers.overdue()
+    assert (second.first, second.last) == (4, 6)
+    assert not producers.has_open_gaps()
+
+
+def test_b7_gaps_that_are_open_together_are_told_together() -> None:
+    producers = sent(1)
     producers.arrive("p", 3, body(3), T + 10)
     producers.arrive("p", 7, body(7), T + 20)
-    assert producers.next_due() == T + 10
-    assert producers.overdue(T + 9) == []
-    ((name, gap),) = producers.overdue(T + 10)
-    assert (name, gap.first, gap.last) == ("p", 2, 2)
-    assert producers.next_due() == T + 20
-    (second,) = again(producers).overdue(T + 30)
-    assert (second[1].first, second[1].last) == (4, 6)
-    assert producers.overdue(T + 15) == []
+    assert producers.watch_gaps() == T + 20
+    assert [(gap.first, gap.last) for _, gap in producers.overdue()] == [(2, 2), (4, 6)]
+
+
+def test_b7_a_gap_that_is_closed_while_it_is_watched_is_not_told() -> None:
+    producers = sent(1, 3, 6)
+    producers.watch_gaps()
+    producers.arrive("p", 2, body(2), T)
+    producers.arrive("p", 5, body(5), T)
+    assert [(gap.first, gap.last) for _, gap in producers.overdue()] == [(4, 4)]
 
 
 def test_b7_a_number_that_comes_late_closes_its_gap_also_when_it_was_told() -> None:
     producers = sent(1, 3, 6)
     assert producers.arrive("p", 2, body(2), T) is LATE
-    ((_, gap),) = producers.overdue(T)
+    ((_, gap),) = producers.unreported()
     assert (gap.first, gap.last) == (4, 5)
     # What is left of a gap that was told is not told again.
     assert producers.arrive("p", 4, body(4), T) is LATE
     assert gaps(producers) == [(5, 5)]
-    assert (producers.overdue(T), producers.next_due()) == ([], None)
+    assert (producers.unreported(), producers.has_open_gaps()) == ([], False)
     assert producers.arrive("p", 5, body(5), T) is LATE
     assert gaps(producers) == []
 
@@ -258,6 +280,8 @@ def test_b7_nothing_of_it_changes_on_the_way_to_the_next_run(arrivals: list[tupl
         except Unacceptable:
             continue
         if place % 7 == 0:
-            producers.overdue(T + place // 2)
+            producers.overdue()
+            if producers.has_open_gaps():
+                producers.watch_gaps()
     assert again(producers) == producers
     assert again(producers).model_dump_json() == producers.model_dump_json()

@@ -250,7 +250,7 @@ async def test_p18_a_target_that_takes_nothing_delays_nobody_for_long(
     running: Rig, book: str, sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E4: the others get theirs at once; what is given up is counted."""
-    monkeypatch.setattr(waking, "WAKE_LAPSE_S", 2)
+    monkeypatch.setattr(waking, "WAKE_LAPSE_S", 0.5)
     deaf, lively, session = await running.open(), await running.open(), await running.open()
 
     def silent(wake: WakeToDeliver) -> None:

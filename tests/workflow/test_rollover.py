@@ -420,7 +420,7 @@ async def test_f7_a_cancel_while_the_run_is_handed_on(rig: Rig, monkeypatch: pyt
 async def test_a_batch_that_is_being_assessed_is_not_lost(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between cut and decision a batch stands neither in the inbox nor in the state."""
 
-    async def slow(request: bytes, **_: object) -> None:
+    async def slow(*_: object) -> None:
         await workflow.sleep(2)
 
     monkeypatch.setattr(stages, "embed", slow)
