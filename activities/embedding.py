@@ -1,6 +1,7 @@
-"""The embed activity: what a batch of model responses says, measured against what was said before.
+"""What a batch of model responses says, measured against what was said before.
 
-Pure computation on a thread pool. Judging belongs to the loop breaker in the workflow.
+Pure computation, for the embed activity and, with the built-in embedder, for workflow code (`workflows.embedding`),
+which is not to be told one thing now and another in a replay. Judging belongs to the loop breaker in the workflow.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.embedders import Counts, similarities
+from activities.embedders import Counts, HashEmbedder, similarities
 from affidavit.activity_api import EventRange
 from affidavit.assessment import (
+    BUILT_IN,
     EMBED_ATTEMPTS,
     MEMORY,
     Assessment,
@@ -65,25 +67,34 @@ class EmbeddingActivity:
         return result
 
     def assess(self, request: EmbedRequest) -> EmbedResult:
-        """One assessment an item, in order; a text is compared with the window and with earlier items' texts."""
-        window = deque((_unpacked(packed) for packed in request.window), maxlen=MEMORY)
-        return EmbedResult(assessments=[self._assess(item, window) for item in request.items])
+        """One assessment an item, in order; a text is compared with the window and with earlier items' texts.
 
-    def _assess(self, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
-        try:
-            call_digest = _call_digest(item.calls)
-            if item.text is None:
-                return Assessment(call_digest=call_digest)
-            counts = self._embedder.counts(item.text)
-        except Exception as error:  # noqa: BLE001 - whatever an embedder raises, the session goes on (D5)
+        A session that began with the built-in embedder keeps it, whatever embedder this worker has: vectors of two
+        formats cannot be compared.
+        """
+        embedder = HashEmbedder() if request.embedding == BUILT_IN else self._embedder
+        window = deque((_unpacked(packed) for packed in request.window), maxlen=MEMORY)
+        return EmbedResult(assessments=[_assess(embedder, item, window) for item in request.items])
+
+
+def _assess(embedder: Embedder, item: EmbedItem, window: deque[NDArray[Any]]) -> Assessment:
+    try:
+        call_digest = _call_digest(item.calls)
+        if item.text is None:
+            return Assessment(call_digest=call_digest)
+        counts = embedder.counts(item.text)
+    except MemoryError:
+        raise  # another attempt may have the room: no fact about the text, and a replay would find another one
+    except Exception as error:  # noqa: BLE001 - whatever an embedder raises, the session goes on (D5)
+        if activity.in_activity():  # workflow code would say it again in each replay
             # The type alone: a message may quote the text.
             logger.warning("embedding failed: %s", type(error).__name__)
-            return Assessment(failed=True)
-        if not counts.any():
-            return Assessment(degenerate=True, call_digest=call_digest)
-        measured = similarities(counts, window)
-        window.append(counts)
-        return Assessment(similarities=measured, counts=pack_counts(counts.tolist()), call_digest=call_digest)
+        return Assessment(failed=True)
+    if not counts.any():
+        return Assessment(degenerate=True, call_digest=call_digest)
+    measured = similarities(counts, window)
+    window.append(counts)
+    return Assessment(similarities=measured, counts=pack_counts(counts.tolist()), call_digest=call_digest)
 
 
 def _unpacked(packed: str) -> NDArray[Any]:

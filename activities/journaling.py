@@ -34,10 +34,14 @@ from affidavit.evidence.layout import lifecycle_name, metadata_name, outcome_nam
 class JournalingActivity:
     """Around the evidence store. It holds the journal keys and never sees the signing seed."""
 
-    def __init__(self, evidence: SealedEvidence, attributes: Callable[[], bool] = lambda: False) -> None:
-        """`attributes`: whether sessions can set the search attributes; it does not raise."""
+    def __init__(
+        self, evidence: SealedEvidence, attributes: Callable[[], bool] = lambda: False, embedding: str = ""
+    ) -> None:
+        """`attributes`: whether sessions can set the search attributes; it does not raise. `embedding`: as `OpenResult`
+        tells it to the sessions that are opened here."""
         self._evidence = evidence
         self._attributes = attributes
+        self._embedding = embedding
 
     @activity.defn(name=contract.ACTIVITY_OPEN)
     def open(self, request: OpenRequest) -> OpenResult:
@@ -73,7 +77,12 @@ class JournalingActivity:
                 entries=[request.entry],
             )
             head = self._write(life, batch, [])
-            return OpenResult(head=head, store_id=self._evidence.store.store_id, attributes=self._attributes())
+            return OpenResult(
+                head=head,
+                store_id=self._evidence.store.store_id,
+                attributes=self._attributes(),
+                embedding=self._embedding,
+            )
 
     @activity.defn(name=contract.ACTIVITY_JOURNAL)
     def journal(self, request: JournalRequest, steps: RawValue) -> JournalResult:

@@ -77,11 +77,15 @@ class OpenResult(BaseModel):
 
     `attributes`: whether the namespace has all search attributes, so that the session may set them. None in the
     history of a session that was opened before there were any: it tells nothing of itself that way.
+
+    `embedding`: the format that the session's responses are embedded with in its own workflow tasks
+    (`affidavit.assessment.BUILT_IN`); empty where the worker has another embedder, or did not say.
     """
 
     head: str
     store_id: str
     attributes: bool | None = None
+    embedding: str = ""
 
 
 class EventRange(BaseModel):

@@ -1,13 +1,13 @@
-"""What passes between the loop breaker in the workflow and the embedding activity (formats.md 8).
+"""What passes between the loop breaker and whoever measures responses for it (formats.md 8).
 
-The activity does the arithmetic that is too heavy for workflow code and knows no state; the breaker holds the
-state and judges. They agree on two things. A *packed vector* is an opaque string to the workflow. And a text
-is answered with its similarity to *each* earlier vector, not with the largest one: a breaker that was reset
-while the activity ran then counts only those vectors that it still holds. So a verdict depends on the order
-of steps alone, never on how they were cut into batches or on when a request was made.
+With the built-in embedder that is the workflow's own task; with another one, or for much at once, an activity. Either
+way the arithmetic knows no state; the breaker holds the state and judges. They agree on two things. A *packed vector*
+is an opaque string to the breaker. And a text is answered with its similarity to *each* earlier vector, not with the
+largest one: a breaker that was reset while an activity ran then counts only those vectors that it still holds. So a
+verdict depends on the order of steps alone, never on how they were cut into batches or on when a request was made.
 
-Requests travel as raw JSON, because a text may hold what a typed converter refuses, half a surrogate pair
-above all.
+To the activity requests travel as raw JSON, because a text may hold what a typed converter refuses, half a surrogate
+pair above all.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict
 from affidavit.evidence.text import WHITE_SPACE
 
 __all__ = [
+    "BUILT_IN",
     "EMBED_ATTEMPTS",
     "MEMORY",
     "Assessment",
@@ -34,10 +35,14 @@ __all__ = [
     "decode_request",
     "encode_request",
     "failed_result",
+    "make_request",
     "pack_counts",
     "unpack_bytes",
     "unpack_counts",
 ]
+
+BUILT_IN: Final = "hash-512"
+"""The built-in embedder's format: a name that stands in histories, so another format gets another one."""
 
 MEMORY: Final = 8
 """How many earlier vectors, and how many earlier call digests, a response is compared with."""
@@ -58,10 +63,14 @@ class EmbedItem:
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """Responses to assess, in order, after the packed vectors of `window` (oldest first)."""
+    """Responses to assess, in order, after the packed vectors of `window` (oldest first).
+
+    `embedding`: the format that they must be embedded with; empty: by the embedder that the worker has.
+    """
 
     window: list[str]
     items: list[EmbedItem]
+    embedding: str = ""
 
 
 class Assessment(BaseModel):
@@ -101,28 +110,34 @@ def failed_result(count: int) -> EmbedResult:
     return EmbedResult(assessments=[Assessment(failed=True)] * count)
 
 
-def encode_request(window: Sequence[str], responses: Iterable[Mapping[str, Any]]) -> bytes:
-    """The request as ASCII JSON, for the payload of a `RawValue`.
+def make_request(window: Sequence[str], responses: Iterable[Mapping[str, Any]], embedding: str = "") -> EmbedRequest:
+    """What is to be assessed of responses; argument values are shared with them, not copied.
 
     Args:
         window: `BreakerState.vectors`.
         responses: `model_response` steps as reported and already validated. The result has one assessment for
             each; a copied one carries nothing, because history that is sent again is not assessed.
+        embedding: as `EmbedRequest` has it.
     """
-    items = [{} if step.get("copied") else _item(step) for step in responses]
-    return json.dumps({"window": list(window), "items": items}, separators=(",", ":")).encode("ascii")
+    items = [EmbedItem() if step.get("copied") else _item(step) for step in responses]
+    return EmbedRequest(list(window), items, embedding)
 
 
-def _item(step: Mapping[str, Any]) -> dict[str, Any]:
-    item: dict[str, Any] = {}
+def encode_request(window: Sequence[str], responses: Iterable[Mapping[str, Any]], embedding: str = "") -> bytes:
+    """What `make_request` makes as ASCII JSON, for the payload of a `RawValue`; what is absent is left out."""
+    request = make_request(window, responses, embedding)
+    items = [
+        {key: value for key, value in (("text", item.text), ("calls", item.calls)) if value} for item in request.items
+    ]
+    form = {"window": request.window, "items": items} | ({"embedding": embedding} if embedding else {})
+    return json.dumps(form, separators=(",", ":")).encode("ascii")
+
+
+def _item(step: Mapping[str, Any]) -> EmbedItem:
     # Reasoning, else text. A blank one says nothing: it counts as absent.
-    for text in (step.get("reasoning"), step.get("text")):
-        if text and text.strip(_BLANK):
-            item["text"] = text
-            break
-    if step.get("tool_calls"):
-        item["calls"] = [[call["name"], call.get("arguments")] for call in step["tool_calls"]]
-    return item
+    texts = (text for text in (step.get("reasoning"), step.get("text")) if text and text.strip(_BLANK))
+    calls = [[call["name"], call.get("arguments")] for call in step.get("tool_calls") or ()]
+    return EmbedItem(text=next(texts, None), calls=calls or None)
 
 
 def decode_request(data: bytes) -> EmbedRequest:
@@ -132,7 +147,8 @@ def decode_request(data: bytes) -> EmbedRequest:
         ValueError, KeyError, TypeError: the bytes are no such request; the workflow and its worker disagree.
     """
     request = json.loads(data)
-    return EmbedRequest(window=request["window"], items=[EmbedItem(**item) for item in request["items"]])
+    items = [EmbedItem(**item) for item in request["items"]]
+    return EmbedRequest(request["window"], items, request.get("embedding", ""))
 
 
 _ZLIB_LEVEL: Final = 3

@@ -18,7 +18,7 @@ from activities.embedding import EmbeddingActivity
 from activities.publishing import PublishingActivity
 from activities.sealed import SealedEvidence
 from affidavit.activity_api import JournalRequest
-from affidavit.assessment import EmbedResult, decode_request, encode_request
+from affidavit.assessment import make_request
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.converter import data_converter, raw_json
 from affidavit.publishing_api import PublishRequest, PublishResult
@@ -70,8 +70,7 @@ class Pipeline:
         with self._timing("embed"):
             places = [place for place, item in enumerate(batch) if assessable(item)]
             vectors = self.session._ledger.breaker.vectors
-            request = encode_request(vectors, [batch[place].value for place in places])
-            assessed = self._over_the_wire(self._embedding.assess(decode_request(request)), EmbedResult)
+            assessed = self._embedding.assess(make_request(vectors, [batch[place].value for place in places]))
         with self._timing("decide"):
             assessments = dict(zip(places, assessed.assessments, strict=True))
             ledger = self.session._ledger

@@ -35,6 +35,7 @@ from activities.signing import SigningActivity
 from activities.telemetry import StageTelemetry, StartedAt
 from activities.trajectory import TrajectoryActivity
 from activities.waking import WakingActivity
+from affidavit.assessment import BUILT_IN
 from affidavit.contract import signing_queue
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.keys import Signer
@@ -46,6 +47,7 @@ from workers.buses import make_bus
 from workers.pages import Pages
 from workers.settings import SettingsError, WorkerSettings
 from workers.telemetry import LiveMeter
+from workflows import embedding
 from workflows.grants import GrantBook
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
@@ -60,7 +62,11 @@ def workflow_runner() -> WorkflowRunner:
     Without the SDK's sandbox. It restricts modules that it loads itself, anew for every run, and all of ours would have
     to pass it unseen: they are dear to import. What is left of it is a tenth of a worker's time. That workflow code
     reaches for no clock, chance, file or process is a test's business (`tests/unit/test_import_rules.py`).
+
+    Workflow code gets the built-in embedder here, also where the worker has another one: a session goes on with that
+    which it began with.
     """
+    embedding.provide(EmbeddingActivity(HashEmbedder()).assess)
     return UnsandboxedWorkflowRunner()
 
 
@@ -132,7 +138,8 @@ def build_worker(
     Args:
         client: connected with `data_converter(store)` on the same store: big payloads of its sessions are there.
         settings: from the environment, or made by hand.
-        store, bus, embedder: instead of what the settings name; the bus is closed with the workers.
+        store, bus: instead of what the settings name; the bus is closed with the workers.
+        embedder: instead of the built-in one, for the sessions that are opened here; it is asked in an activity.
         tracers: where spans go, instead of the process' own provider.
 
     Raises:
@@ -153,7 +160,8 @@ def build_worker(
     if "session" in settings.roles:
         bus = bus or make_bus(settings)
         closers.append(bus.close)
-        journaling = JournalingActivity(evidence, SearchAttributesThere(client, asyncio.get_running_loop()))
+        there = SearchAttributesThere(client, asyncio.get_running_loop())
+        journaling = JournalingActivity(evidence, there, BUILT_IN if embedder is None else "")
         waking = WakingActivity(client, settings.task_queue)
         activities: list[Callable[..., Any]] = [
             EmbeddingActivity(embedder or HashEmbedder()).embed,

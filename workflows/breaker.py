@@ -1,8 +1,7 @@
 """The loop breaker: judges, response by response, whether an agent still gets anywhere (formats.md 8).
 
-Pure state: what a response says was measured by the embed activity and comes in as an `Assessment`, so
-workflow code does no arithmetic over vectors. Import it passed through
-(`workflow.unsafe.imports_passed_through()`).
+Pure state: what a response says was measured before and comes in as an `Assessment`, so there is no arithmetic over
+vectors here. Import it passed through (`workflow.unsafe.imports_passed_through()`).
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class BreakerState(BaseModel):
 
         Args:
             config: the session's thresholds.
-            assessment: the embed activity's answer for it. One made before a reset is good: what was reset
+            assessment: the embedding's answer for it. One made before a reset is good: what was reset
                 is left out.
             tokens: its prompt and completion tokens; 0 for a copied response, which consumed nothing now.
 
@@ -119,7 +118,7 @@ class BreakerState(BaseModel):
 
 
 def assess_embedding(embedding: Sequence[float], vectors: Sequence[str]) -> Assessment:
-    """What the embed activity answers, for a given embedding: the formula in the standard library alone.
+    """What is answered for a given embedding: the formula in the standard library alone.
 
     Args:
         embedding: whole numbers below 2^31, or one with NaN or infinities.

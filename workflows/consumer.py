@@ -12,10 +12,10 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from affidavit.activity_api import Entry, EventRange, JournalRequest, OpenRequest
-from affidavit.assessment import Assessment, encode_request
+from affidavit.assessment import BUILT_IN, Assessment, EmbedResult, encode_request, make_request
 from affidavit.contract import SessionOutcome
 from affidavit.publishing_api import PublishRequest
-from workflows import stages
+from workflows import embedding, stages
 from workflows.budget import RunBudget
 from workflows.clock import admitted_ms, new_id, seconds_until
 from workflows.custom_events import CustomEvents
@@ -207,6 +207,7 @@ class Consumer:
                 if isinstance(pending.request, OpenRequest):
                     opened = await stages.open_session(pending.request)
                     state.store_id, state.attributes, head = opened.store_id, opened.attributes, opened.head
+                    state.embedding = opened.embedding
                 else:
                     head = (await stages.journal(pending.request, self.pending_steps)).head
             except ActivityError as error:
@@ -231,11 +232,17 @@ class Consumer:
         places = [place for place, item in enumerate(batch) if assessable(item)]
         if not places:
             return {}
-        request = encode_request(self._state.ledger.breaker.vectors, [batch[place].value for place in places])
-        with self._stage("embed"):
-            count = self._state.ledger.count
-            events = EventRange(generation=self._state.generation, first=count, last=count + len(batch) - 1)
-            result = await stages.embed(request, events)
+        items = [batch[place] for place in places]
+        window, responses = self._state.ledger.breaker.vectors, [item.value for item in items]
+        result: EmbedResult | None
+        if self._state.embedding == BUILT_IN and embedding.at_once(items):
+            result = embedding.assess(make_request(window, responses, BUILT_IN))  # no stage: no workflow time passes
+        else:
+            request = encode_request(window, responses, self._state.embedding)
+            with self._stage("embed"):
+                count = self._state.ledger.count
+                events = EventRange(generation=self._state.generation, first=count, last=count + len(batch) - 1)
+                result = await stages.embed(request, events)
         if result is None:
             return {}
         return dict(zip(places, result.assessments, strict=True))

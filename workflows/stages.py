@@ -1,7 +1,8 @@
 """The stages of a session as activity calls: one place for queues, time limits and retry (design.md 2).
 
 Every stage but `embed` retries for ever, because a transient failure never poisons (E1): the view shows it as
-stalled meanwhile. An error that no retry mends is raised by the activity as non-retryable.
+stalled meanwhile. An error that no retry mends is raised by the activity as non-retryable. `embed` is a stage where the
+embedder is not the built-in one, and for big responses (`workflows.embedding`).
 
 None is a local activity. Where a query is answered while one runs, the SDK's core (temporalio 1.35) tells the session
 of its end in the next task, but tells a replay of it in the task before, ahead of what came between: commands then come

@@ -145,6 +145,8 @@ class SessionState(BaseModel):
     refusals: Refusals = Refusals()
     attributes: bool | None = None
     """Whether the opening activity found all search attributes; None where it did not say."""
+    embedding: str = ""
+    """The format that responses are embedded with in the workflow; empty: the embed activity is asked, always."""
     shown: Shown | None = None
     wakes: Wakes = Wakes()
     process: ProcessState = ProcessState()

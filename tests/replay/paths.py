@@ -13,6 +13,7 @@ from typing import Final
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from activities.embedders import HashEmbedder
 from affidavit.client import SessionHandle
 from affidavit.contract import SIGNAL_RECORD, promotion_id
 from affidavit.evidence.scalars import session_stem
@@ -154,6 +155,15 @@ async def waited_for(rig: Rig) -> SessionHandle:
     return session
 
 
+async def embedder_passed_in(rig: Rig) -> SessionHandle:
+    """Responses measured in an activity, whose answers stand in the history."""
+    async with rig.worker(embedder=HashEmbedder()):
+        session = await _tripped(rig, "embedder-passed-in", "observe")
+        await session.record(SAME, CALL, SAME)
+        assert (await session.close()).steps == 8
+    return session
+
+
 Scene = Callable[[Rig], Awaitable[SessionHandle]]
 
 WITH_A_WORKER: Final[tuple[Scene, ...]] = (
@@ -168,7 +178,7 @@ WITH_A_WORKER: Final[tuple[Scene, ...]] = (
     promotion,
     waited_for,
 )
-WITHOUT: Final[tuple[Scene, ...]] = (unavailable,)
+WITHOUT: Final[tuple[Scene, ...]] = (unavailable, embedder_passed_in)
 """Scenes that start workers of their own."""
 
 

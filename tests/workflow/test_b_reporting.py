@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.exceptions import ApplicationError
 
+from activities.embedders import HashEmbedder
 from affidavit.contract import Agent, BreakerConfig, Limits, SubmitResult
 from affidavit.errors import SessionRefused
 from affidavit.stores.local import DirectoryStore
@@ -80,7 +80,14 @@ async def test_b1_many_records_of_many_steps_keep_their_order(running: Rig) -> N
     assert outcome.totals.tool_calls == 300
 
 
-async def test_b2_the_stages_of_a_step_follow_each_other(running: Rig) -> None:
+@pytest.mark.parametrize("embedder", [None, HashEmbedder()], ids=["built in", "passed in"])
+async def test_b2_the_stages_of_a_step_follow_each_other(rig: Rig, embedder: HashEmbedder | None) -> None:
+    """The built-in embedder leaves nothing in history; one that is passed in is a stage of its own."""
+    async with rig.worker(embedder=embedder):
+        await check_stages(rig, [] if embedder is None else ["embed", "embed done"])
+
+
+async def check_stages(running: Rig, embedded: list[str]) -> None:
     session = await running.open()
     # The opening event is out, so what follows in the history belongs to the step.
     await eventually(session.view, lambda view: view.published_through == 0)
@@ -91,9 +98,7 @@ async def test_b2_the_stages_of_a_step_follow_each_other(running: Rig) -> None:
     stages: list[str] = []
     scheduled: dict[int, str] = {}
     async for event in handle.fetch_history_events():
-        if event.event_type is EventType.EVENT_TYPE_MARKER_RECORDED:
-            stages.append("embed")
-        elif event.HasField("workflow_execution_update_accepted_event_attributes"):
+        if event.HasField("workflow_execution_update_accepted_event_attributes"):
             stages.append("accepted")
         elif event.HasField("workflow_execution_update_completed_event_attributes"):
             stages.append("answered")
@@ -103,11 +108,13 @@ async def test_b2_the_stages_of_a_step_follow_each_other(running: Rig) -> None:
         elif event.HasField("activity_task_completed_event_attributes"):
             stages.append(scheduled[event.activity_task_completed_event_attributes.scheduled_event_id] + " done")
     of_the_step = stages[stages.index("publish done") + 1 :]
+    until_journaled = 3 + len(embedded)
     # An accepted update is written with the first command that follows it.
-    assert sorted(of_the_step[:2]) == ["accepted", "embed"]
-    assert of_the_step[2:4] == ["journal", "journal done"]
-    assert sorted(of_the_step[4:6]) == ["answered", "publish"]
-    assert of_the_step[6:] == ["publish done"]
+    first, *others = [*embedded, "journal", "journal done"]
+    assert sorted(of_the_step[:2]) == ["accepted", first]
+    assert of_the_step[2:until_journaled] == others
+    assert sorted(of_the_step[until_journaled : until_journaled + 2]) == ["answered", "publish"]
+    assert of_the_step[until_journaled + 2 :] == ["publish done"]
     assert actions(attested(running, await session.close())) == ["opened", "model_response"]
 
 

@@ -1,4 +1,4 @@
-"""P9, D5: a local activity that fails for good costs its own result and never the session."""
+"""P9, D5: an activity that fails for good costs its own result and never the session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from activities.custom_events import CustomEventsActivity
+from activities.embedders import HashEmbedder
 from activities.embedding import EmbeddingActivity
 from affidavit.errors import SessionRefused
 from tests.support.bare import Bare, call, said
@@ -23,14 +24,15 @@ def broken(*_: object) -> None:
 
 
 async def test_d5_an_embed_activity_that_raises_is_not_assessed_and_the_session_goes_on(
-    running: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EmbeddingActivity, "assess", broken)
-    session = await running.open()
-    result = await session.submit(said("hello"))
-    outcome = await session.close()
+    async with rig.worker(embedder=HashEmbedder()):
+        monkeypatch.setattr(EmbeddingActivity, "assess", broken)
+        session = await rig.open()
+        result = await session.submit(said("hello"))
+        outcome = await session.close()
     assert (result.verdict, outcome.status) == ("not_assessed", "closed")
-    assert [event["payload"].get("assessed") for event in attested(running, outcome)] == [None, False]
+    assert [event["payload"].get("assessed") for event in attested(rig, outcome)] == [None, False]
 
 
 async def test_p9_a_check_that_raises_rejects_its_events_and_the_session_goes_on(

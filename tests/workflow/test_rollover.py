@@ -26,6 +26,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from activities.buses.base import Ack, BusRecord
+from activities.embedders import HashEmbedder
 from activities.errors import TransientError
 from affidavit import contract
 from affidavit.contract import BreakerConfig, Limits
@@ -417,7 +418,7 @@ async def test_f7_a_cancel_while_the_run_is_handed_on(rig: Rig, monkeypatch: pyt
     assert actions(events) == ["opened", *["tool_call"] * 5, "cancel_requested"]
 
 
-async def test_a_batch_that_is_being_assessed_is_not_lost(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_is_being_assessed_is_not_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between cut and decision a batch stands neither in the inbox nor in the state."""
 
     async def slow(*_: object) -> None:
@@ -426,13 +427,14 @@ async def test_a_batch_that_is_being_assessed_is_not_lost(running: Rig, monkeypa
     monkeypatch.setattr(stages, "embed", slow)
     monkeypatch.setattr(contract, "ROLLOVER_SIGNALS", 1)
     monkeypatch.setattr(contract, "ROLLOVER_WAIT_S", 0.2)
-    session = await running.open()
-    bare = Bare(running, session.session_id)
-    await bare.record(said("first"), call("c1"))
-    await in_run(bare, 2)
-    await eventually(bare.view, lambda view: view["event_count"] == 3)
-    outcome = await session.close()
-    assert actions(attested(running, outcome)) == ["opened", "model_response", "tool_call"]
+    async with rig.worker(embedder=HashEmbedder()):
+        session = await rig.open()
+        bare = Bare(rig, session.session_id)
+        await bare.record(said("first"), call("c1"))
+        await in_run(bare, 2)
+        await eventually(bare.view, lambda view: view["event_count"] == 3)
+        outcome = await session.close()
+    assert actions(attested(rig, outcome)) == ["opened", "model_response", "tool_call"]
 
 
 async def test_d4_a_trip_that_a_later_run_journals_aborts_the_session(rig: Rig, every_fifth_signal: None) -> None:

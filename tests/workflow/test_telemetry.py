@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
 
+from activities.embedders import HashEmbedder
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.errors import SessionRefused
 from tests.support.halves import store_of
@@ -84,7 +85,7 @@ async def test_case12_no_cache_and_two_restarts_one_line_one_count_one_span_for_
 async def test_the_spans_of_a_session_are_one_tree(product: Measured, capsys: pytest.CaptureFixture[str]) -> None:
     """Over two workers and all stages; printed for whoever looks."""
     rig = product.rig
-    async with product.worker():
+    async with product.worker(embedder=HashEmbedder()):  # one that is passed in is a stage
         session = await rig.open()
         await session.submit(RESPONSE)
     async with product.worker():
