@@ -16,6 +16,7 @@ from affidavit.contract import SessionOutcome
 from affidavit.evidence.stops import StopReason, caption
 from workflows.registration import Registration
 from workflows.state import SessionState, Shown
+from workflows.turns import Turns
 
 MODE = SearchAttributeKey.for_keyword(contract.ATTRIBUTE_MODE)
 AGENT = SearchAttributeKey.for_keyword(contract.ATTRIBUTE_AGENT)
@@ -40,7 +41,8 @@ class Attributes:
     fail the workflow task for ever.
     """
 
-    def __init__(self, registration: Registration, state: SessionState) -> None:
+    def __init__(self, registration: Registration, state: SessionState, turns: Turns) -> None:
+        self._turns = turns
         self._registration = registration
         self._state = state
         self._ended = False
@@ -48,7 +50,7 @@ class Attributes:
     async def follow(self) -> None:
         """Show each transition as it comes: opened, breaker tripped or reset, a wait set or cleared, closing."""
         while True:
-            await workflow.wait_condition(self._is_news)
+            await self._turns.wait(self._is_news)
             self._show(self._now())
 
     def end(self, outcome: SessionOutcome) -> None:

@@ -36,10 +36,11 @@ class RunBudget:
         self._events += 4  # its own, and at worst three of a task
         self._bytes += size
 
-    def take_update(self) -> None:
-        """An update was accepted."""
+    def take_update(self) -> int:
+        """An update was accepted. Returns how many this makes."""
         self._updates += 1
         self._events += 5
+        return self._updates
 
     def is_spent(self) -> bool:
         """Whether the run should end."""

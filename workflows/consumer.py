@@ -26,6 +26,7 @@ from workflows.messages import record_texts
 from workflows.metrics import SessionMetrics
 from workflows.registration import Registration
 from workflows.state import Pending, SessionState
+from workflows.turns import Turns
 from workflows.waking import Waking
 
 
@@ -49,11 +50,13 @@ class Consumer:
         awaited: Callable[[], bool],
         waking: Waking,
         budget: RunBudget,
+        turns: Turns,
         pending_steps: bytes = b"",
     ) -> None:
         """`awaited`: whether an update waits for something to be processed. `pending_steps`: of `state.pending`."""
         self._waking = waking
         self._budget = budget
+        self._turns = turns
         self._registration = registration
         self._spec = registration.spec
         self._state = state
@@ -109,9 +112,7 @@ class Consumer:
         """Publish journaled events in order and by reference, beside the loop, until the chain is out."""
         state = self._state
         while True:
-            await workflow.wait_condition(
-                lambda: not self.rolling and (state.published < state.ledger.count or self.sealing)
-            )
+            await self._turns.wait(lambda: not self.rolling and (state.published < state.ledger.count or self.sealing))
             if state.published >= state.ledger.count:
                 return
             try:
@@ -161,7 +162,7 @@ class Consumer:
 
         if not ready():
             self.parked = True
-            await workflow.wait_condition(ready)
+            await self._turns.wait(ready)
             self.parked = False
 
     def _cut(self) -> list[Item]:
@@ -284,7 +285,7 @@ class Consumer:
         state = self._state
         if state.poisoned is not None:
             # What is journaled goes out before the last word on it, unless the bus has refused it for good.
-            await workflow.wait_condition(
+            await self._turns.wait(
                 lambda: not self._inbox.empty or self.unpublishable or state.published == state.ledger.count
             )
             return self._inbox.empty
@@ -294,7 +295,7 @@ class Consumer:
         if last_words := self._last_words():
             self._inbox.put(last_words)
             return False
-        await workflow.wait_condition(
+        await self._turns.wait(
             lambda: not self._inbox.empty or state.poisoned is not None or state.published == state.ledger.count
         )
         return self._inbox.empty
@@ -304,8 +305,8 @@ class Consumer:
         state = self._state
         deadline = state.closing_since_ms + self._spec.limits.drain_timeout_s * 1000
         try:
-            await workflow.wait_condition(
-                lambda: not self._inbox.empty or state.poisoned is not None, timeout=seconds_until(deadline)
+            await self._turns.wait(
+                lambda: not self._inbox.empty or state.poisoned is not None, timeout_s=seconds_until(deadline)
             )
         except TimeoutError:
             state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel
-from temporalio import workflow
 from temporalio.common import RawValue
 
 from affidavit import contract
@@ -17,6 +16,7 @@ from workflows.inbox import Inbox, Item, Message, Reply
 from workflows.messages import Unreadable, read_model
 from workflows.refusing import refuse as refuse
 from workflows.state import SessionState
+from workflows.turns import Turns
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -32,7 +32,8 @@ def check_model(raw: RawValue, model: type[M]) -> M:
 class Guards:
     """The bounds of a session, and how many updates wait. Read-only, but for that count."""
 
-    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox) -> None:
+    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox, turns: Turns) -> None:
+        self._turns = turns
         self._limits = limits
         self._state = state
         self._inbox = inbox
@@ -73,7 +74,7 @@ class Guards:
     async def wait(self, condition: Callable[[], bool]) -> None:
         """Wait in one of the places."""
         with self.place():
-            await workflow.wait_condition(condition)
+            await self._turns.wait(condition)
 
     @contextmanager
     def place(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from workflows import handover
 from workflows.consumer import Consumer
 from workflows.inbox import Inbox
 from workflows.state import SessionState
+from workflows.turns import Turns
 from workflows.wakes import Outgoing
 
 
@@ -25,10 +26,12 @@ class Rollover:
         state: SessionState,
         inbox: Inbox,
         consumer: Consumer,
+        turns: Turns,
         wakes: Callable[[], Sequence[Outgoing]] = tuple,
     ) -> None:
         """`wakes`: what is still to be delivered."""
         self._wakes = wakes
+        self._turns = turns
         self._spec = spec
         self._state = state
         self._inbox = inbox
@@ -41,13 +44,13 @@ class Rollover:
         """
         self._consumer.rolling = True
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
+            await self._turns.wait(
                 lambda: ended() or (self._stands_still() and workflow.all_handlers_finished()),
-                timeout=contract.ROLLOVER_WAIT_S,
+                timeout_s=contract.ROLLOVER_WAIT_S,
             )
         while self._consumer.deciding and not ended():
             # Embedding gives up after its attempts, so this ends without bus or store.
-            await workflow.wait_condition(lambda: ended() or not self._consumer.deciding)
+            await self._turns.wait(lambda: ended() or not self._consumer.deciding)
         if ended():
             return
         try:
@@ -58,7 +61,7 @@ class Rollover:
             # The run goes on until some of it is worked off.
             self._consumer.rolling = False
             waiting = self._inbox.bytes
-            await workflow.wait_condition(lambda: ended() or self._inbox.bytes < waiting)
+            await self._turns.wait(lambda: ended() or self._inbox.bytes < waiting)
             return
         # By itself only the memo of the start goes on, without what was added since.
         memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.rollover import Rollover
     from workflows.starting import check_type, fresh_state, refuse_restarts
     from workflows.timers import Timers
+    from workflows.turns import Turn, Turns, taking
     from workflows.updates import quick_update, waiting_update
     from workflows.waking import Waking
 
@@ -73,17 +74,18 @@ class AgentSession:
         self._inbox = Inbox(Receiver(self._state).receive)
         self._inbox.put_received(received)
         self._inbox.put(arrivals)
-        self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox)
+        self._turns = turns = Turns()
+        self._guards = guards = Guards(self._registration.spec.limits, self._state, self._inbox, turns)
         limits = self._registration.spec.limits
         undelivered = handover.unpack_wakes(payloads) if handed_on else []
         self.budget = RunBudget()
-        self._waking = waking = Waking(self._state, undelivered, limits.drain_timeout_s)
+        self._waking = waking = Waking(self._state, undelivered, limits.drain_timeout_s, turns)
         self._consumer = Consumer(
-            self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, self.budget, steps
+            self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, self.budget, turns, steps
         )
-        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, lambda: waking.outbox.wakes)
-        self._timers = Timers(limits, self._state, self._inbox, self._consumer)
-        self._attributes = Attributes(self._registration, self._state)
+        self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, turns, lambda: waking.outbox.wakes)
+        self._timers = Timers(limits, self._state, self._inbox, turns)
+        self._attributes = Attributes(self._registration, self._state, turns)
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> SessionOutcome:
@@ -95,15 +97,16 @@ class AgentSession:
         if self._bad_start is not None:
             raise ApplicationError(str(self._bad_start), type=self._bad_start.type, non_retryable=True)
         tasks = [
-            asyncio.create_task(task)
-            for task in (
-                self._consumer.consume(),
-                self._consumer.publish(),
-                self._timers.idle(),
-                self._timers.abandon(),
-                self._timers.gaps(),
-                self._attributes.follow(),
-                self._waking.deliver(),
+            asyncio.create_task(taking(turn, task))
+            for turn, task in (
+                (Turn.LOOP, self._consumer.consume),
+                (Turn.PUBLISH, self._consumer.publish),
+                (Turn.IDLE, self._timers.idle),
+                (Turn.ABANDON, self._timers.abandon),
+                (Turn.GAPS, self._timers.gaps),
+                (Turn.ATTRIBUTES, self._attributes.follow),
+                (Turn.WAKES, self._waking.deliver),
+                (Turn.RUN, self._turns.serve),
             )
         ]
 
@@ -115,7 +118,7 @@ class AgentSession:
 
         while not ended():
             try:
-                await workflow.wait_condition(lambda: ended() or self.budget.is_spent())
+                await self._turns.wait(lambda: ended() or self.budget.is_spent())
                 if not ended():
                     await self._rollover.hand_on(ended)
             except asyncio.CancelledError:
@@ -128,7 +131,7 @@ class AgentSession:
         while not workflow.all_handlers_finished():
             # It has ended; a cancel that comes now takes nothing back.
             with contextlib.suppress(asyncio.CancelledError):
-                await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._turns.wait(workflow.all_handlers_finished)
         self._attributes.end(outcome)
         if outcome.status in _FAILURES:
             type_ = _FAILURES[outcome.status] if self._state.opened else contract.FAILED_OPEN
@@ -163,7 +166,7 @@ class AgentSession:
     @waiting_update
     async def attach(self, raw: RawValue) -> contract.AttachResult:
         """Join the session; answers once its opening event is on disk."""
-        await workflow.wait_condition(lambda: self._state.opened or self._consumer.outcome is not None)
+        await self._turns.wait(lambda: self._state.opened or self._consumer.outcome is not None)
         if not self._state.opened:
             raise ApplicationError(str(self._state.poisoned), type=contract.FAILED_OPEN)
         return contract.AttachResult(

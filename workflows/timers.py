@@ -10,19 +10,20 @@ from temporalio import workflow
 
 from affidavit.contract import Limits
 from workflows.clock import admitted_ms, seconds_until
-from workflows.consumer import Consumer, gap_item
+from workflows.consumer import gap_item
 from workflows.inbox import Inbox
 from workflows.state import SessionState
+from workflows.turns import Turns
 
 
 class Timers:
     """Closes a session that nobody reports to, and tells of numbers that did not come."""
 
-    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox, consumer: Consumer) -> None:
+    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox, turns: Turns) -> None:
         self._limits = limits
         self._state = state
         self._inbox = inbox
-        self._consumer = consumer
+        self._turns = turns
 
     async def idle(self) -> None:
         """Close once nothing was reported for `idle_close`; an open attempt holds that off for its lapse (F6)."""
@@ -30,7 +31,7 @@ class Timers:
         while not state.closing:
             if self._owner_is_silent():
                 # Its owner was said to be gone, and by default that clock is the slower one: it is to be heard out.
-                await workflow.wait_condition(lambda: state.closing or not self._owner_is_silent())
+                await self._turns.wait(lambda: state.closing or not self._owner_is_silent())
                 continue
             lapse = self._limits.attempt_lapse_s * 1000
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
@@ -44,7 +45,7 @@ class Timers:
     async def abandon(self) -> None:
         """End it as abandoned once somebody has asked for that and nothing was reported for `owner_lapse` (P12)."""
         state = self._state
-        await workflow.wait_condition(lambda: state.closing or state.process.abandon is not None)
+        await self._turns.wait(lambda: state.closing or state.process.abandon is not None)
         while not state.closing:
             due = state.process.abandon_due(state.last_report_ms, self._limits.owner_lapse_s * 1000)
             assert due is not None
@@ -58,7 +59,7 @@ class Timers:
         """Turn a gap that stays open for `gap_grace` into an event (B7)."""
         state, grace = self._state, self._limits.gap_grace_s * 1000
         while True:
-            await workflow.wait_condition(lambda: state.closing or state.producers.has_open_gaps())
+            await self._turns.wait(lambda: state.closing or state.producers.has_open_gaps())
             if state.closing:
                 return  # what is open at close is told by the loop
             # All that are open now wait for the last of them: no time tells them apart in the same way for ever.

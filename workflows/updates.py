@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.workflow import HandlerUnfinishedPolicy, UpdateMethodMultiParam
 
 from workflows.budget import RunBudget
+from workflows.turns import Turn, take_turn
 
 
 class Session(Protocol):
@@ -42,7 +43,7 @@ def waiting_update(handler: Handler[S, P, R]) -> Update[S, P, R]:
 
 def _counted(handler: Handler[S, P, R]) -> Handler[S, P, R]:
     async def counted(session: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        session.budget.take_update()
+        take_turn(Turn.UPDATE, session.budget.take_update())
         return await handler(session, *args, **kwargs)
 
     return update_wrapper(counted, handler)

@@ -8,7 +8,6 @@ an attempt of an earlier run; the target drops what it has had.
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -25,6 +24,7 @@ from affidavit.waking_api import (
 from workflows import stages
 from workflows.messages import record_texts
 from workflows.state import SessionState
+from workflows.turns import Turns
 from workflows.wakes import Outbox, Outgoing
 
 FIRST_PAUSE_S = 1.0
@@ -34,9 +34,10 @@ LONGEST_PAUSE_S = 30.0
 class Waking:
     """Owns the outbox of a session."""
 
-    def __init__(self, state: SessionState, waiting: list[Outgoing], drain_s: int) -> None:
+    def __init__(self, state: SessionState, waiting: list[Outgoing], drain_s: int, turns: Turns) -> None:
         """`waiting` comes from an earlier run; `drain_s`: how long the end of the session waits for the rest."""
         self._state = state
+        self._turns = turns
         self._drain_s = drain_s
         self.outbox = Outbox(waiting)
 
@@ -57,7 +58,7 @@ class Waking:
         """Deliver for as long as the run lasts."""
         pause = FIRST_PAUSE_S
         while True:
-            await workflow.wait_condition(lambda: bool(self.outbox.wakes))
+            await self._turns.wait(lambda: bool(self.outbox.wakes))
             await self._bind()
             if await self._send():
                 pause = FIRST_PAUSE_S
@@ -72,7 +73,7 @@ class Waking:
         """Wait for what is still to go out when the session ends; for as long as open attempts were given."""
         if self.outbox.wakes:
             try:
-                await workflow.wait_condition(lambda: not self.outbox.wakes, timeout=timedelta(seconds=self._drain_s))
+                await self._turns.wait(lambda: not self.outbox.wakes, timeout_s=self._drain_s)
             except TimeoutError:
                 workflow.logger.warning("%d wakes are not delivered", len(self.outbox.wakes))
 

@@ -82,7 +82,18 @@ def test_workflows_reach_no_heavy_module_through_another() -> None:
 
 
 DETERMINISTIC = {
-    *("__future__", "asyncio", "base64", "collections", "contextlib", "dataclasses", "datetime", "decimal", "hashlib"),
+    *(
+        "__future__",
+        "asyncio",
+        "base64",
+        "collections",
+        "contextlib",
+        "contextvars",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "hashlib",
+    ),
     *("enum", "functools", "itertools", "json", "math", "operator", "re", "struct", "types", "typing", "uuid", "zlib"),
 }
 """What workflow code may use of the standard library: nothing in it looks at the machine, but for the names below."""
@@ -118,11 +129,12 @@ SEEN_OTHERWISE = {
     "now": {"clock.py"},
     "is_continue_as_new_suggested": {"budget.py", "grants.py"},
     "is_target_worker_deployment_version_changed": {"budget.py"},
+    "wait_condition": {"turns.py", "grants.py"},
     "get_current_history_length": set(),
     "get_current_history_size": set(),
 }
 """What the SDK tells a replay in another way than the run that it repeats, and where it is allowed for all that: see
-`workflows/clock.py`, `workflows/budget.py` and `workflows/stages.py`."""
+`workflows/clock.py`, `workflows/turns.py`, `workflows/budget.py` and `workflows/stages.py`."""
 
 
 def test_h3_what_a_replay_sees_otherwise_is_used_where_that_is_looked_after() -> None:
