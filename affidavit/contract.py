@@ -200,10 +200,6 @@ REFUSED_EVENT_INTERVAL_MS: Final = 1000
 ROLLOVER_SIGNALS: Final = 8_000
 ROLLOVER_UPDATES: Final = 1_500
 """Temporal ends a run at 10 000 signals and 2 000 updates; a session hands itself on before."""
-ROLLOVER_EVENTS: Final = 4_000
-ROLLOVER_BYTES: Final = 4 * 1024 * 1024
-"""What messages may add to a history since it was last seen whether Temporal suggests to continue as new, which it does
-at 4 096 events and at 4 MiB. It warns at 10 240 events and 10 MB."""
 ROLLOVER_WAIT_S: Final = 10
 HANDED_ON_BYTES: Final = 1_000_000
 """Bytes of waiting messages that a run can hand to the next one."""

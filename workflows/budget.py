@@ -5,49 +5,45 @@ from __future__ import annotations
 from temporalio import workflow
 
 from affidavit import contract
+from workflows.clock import MOMENT_S
 
 
 class RunBudget:
     """Counts messages, and notes Temporal's suggestion to continue as new.
 
-    The suggestion is looked at only where a command is given. A replay plays tasks without commands together with the
-    next one, with what that one suggests; a task with a command it plays as it was. Between two looks messages are
-    counted instead: while bus and store are away no stage begins, and signals come all the same.
+    The suggestion counts from a command on. A replay may play a task without commands together with the next one, with
+    what that one suggests; a task with a command it plays as it was.
     """
 
     def __init__(self) -> None:
-        self._suggested = False
+        self._noted = False
         self._signals = 0
         self._updates = 0
-        self._events = 0
-        self._bytes = 0
 
     def look(self) -> None:
-        """A command is being given: note whether the run should end, as Temporal sees it or because new builds have
-        taken the place of the one that it is pinned to."""
-        info = workflow.info()
-        if info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed():
-            self._suggested = True
-        self._events = self._bytes = 0
+        """Note what Temporal suggests, where a command is being given."""
+        self._noted = self._noted or self.is_suggested()
 
-    def take_signal(self, size: int) -> None:
-        """A signal of so many bytes came."""
+    async def look_later(self) -> None:
+        """The same where none is: while bus and store are away no stage begins, and signals come all the same."""
+        await workflow.sleep(MOMENT_S)
+        self.look()
+
+    def take_signal(self) -> None:
+        """A signal came."""
         self._signals += 1
-        self._events += 4  # its own, and at worst three of a task
-        self._bytes += size
 
     def take_update(self) -> int:
         """An update was accepted. Returns how many this makes."""
         self._updates += 1
-        self._events += 5
         return self._updates
+
+    def is_suggested(self) -> bool:
+        """Whether the run should end, as Temporal sees it in this task, or because new builds have taken the place of
+        the one that it is pinned to."""
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     def is_spent(self) -> bool:
         """Whether the run should end."""
-        return (
-            self._suggested
-            or self._signals >= contract.ROLLOVER_SIGNALS
-            or self._updates >= contract.ROLLOVER_UPDATES
-            or self._events >= contract.ROLLOVER_EVENTS
-            or self._bytes >= contract.ROLLOVER_BYTES
-        )
+        return self._noted or self._signals >= contract.ROLLOVER_SIGNALS or self._updates >= contract.ROLLOVER_UPDATES

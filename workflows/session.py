@@ -118,9 +118,10 @@ class AgentSession:
 
         while not ended():
             try:
-                await self._turns.wait(lambda: ended() or self.budget.is_spent())
-                if not ended():
-                    await self._rollover.hand_on(ended)
+                await self._turns.wait(lambda: ended() or self.budget.is_spent() or self.budget.is_suggested())
+                if ended():
+                    break
+                await (self._rollover.hand_on(ended) if self.budget.is_spent() else self.budget.look_later())
             except asyncio.CancelledError:
                 self._cancel()
         for task in tasks:
@@ -147,7 +148,7 @@ class AgentSession:
         """Every signal there is: what can be read is enqueued, what cannot becomes an event (B5, B6)."""
         if self._bad_start is not None:
             return
-        self.budget.take_signal(sum(len(arg.payload.data) for arg in args))
+        self.budget.take_signal()
         state = self._state
         if name == SIGNAL_ACK_WAKE and (through := read_sequence(args)) is not None:
             self._heard_ms()

@@ -49,7 +49,7 @@ def test_h3_the_saved_histories_are_there() -> None:
     expected |= {"waking", "woken", "granting_1", "granting_2"}
     expected |= {f"rolled_over_{run}" for run in (1, 2, 3, 4)}
     expected |= {"breaker_observes", "breaker_injects", "breaker_aborts", "idle", "not_drained", "oversize"}
-    expected |= {"unavailable", "unsigned", "unsigned_empty", "promotion", "waited_for"}
+    expected |= {"unavailable", "unsigned", "unsigned_empty", "promotion", "waited_for", "embedder_passed_in"}
     assert {path.stem for path in HISTORIES} >= expected
 
 
