@@ -99,14 +99,14 @@ class AgentSession:
         tasks = [
             asyncio.create_task(taking(turn, task))
             for turn, task in (
-                (Turn.LOOP, self._consumer.consume),
-                (Turn.PUBLISH, self._consumer.publish),
-                (Turn.IDLE, self._timers.idle),
-                (Turn.ABANDON, self._timers.abandon),
-                (Turn.GAPS, self._timers.gaps),
-                (Turn.ATTRIBUTES, self._attributes.follow),
-                (Turn.WAKES, self._waking.deliver),
-                (Turn.RUN, self._turns.serve),
+                (Turn.LOOP, self._consumer.consume()),
+                (Turn.PUBLISH, self._consumer.publish()),
+                (Turn.IDLE, self._timers.idle()),
+                (Turn.ABANDON, self._timers.abandon()),
+                (Turn.GAPS, self._timers.gaps()),
+                (Turn.ATTRIBUTES, self._attributes.follow()),
+                (Turn.WAKES, self._waking.deliver()),
+                (Turn.RUN, self._turns.serve()),
             )
         ]
 

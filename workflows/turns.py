@@ -44,10 +44,10 @@ def take_turn(turn: Turn, number: int = 0) -> None:
     _own_turn.set((turn, number))
 
 
-async def taking(turn: Turn, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def taking(turn: Turn, task: Coroutine[Any, Any, object]) -> None:
     """Do something whose turn this is whenever it waits."""
     take_turn(turn)
-    await work()
+    await task
 
 
 @dataclass(slots=True, eq=False)

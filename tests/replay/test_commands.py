@@ -33,12 +33,12 @@ def test_the_baseline_names_every_activity_of_a_session() -> None:
     """That the extraction finds what it is for: each activity stands where it is called, under its constant."""
     lines = {line.strip() for line in BASELINE.read_text().splitlines()}
     assert lines >= {
-        "execute_local_activity(contract.ACTIVITY_EMBED)",
+        "execute_activity(contract.ACTIVITY_EMBED)",
         "_write(contract.ACTIVITY_OPEN)",
         "_write(contract.ACTIVITY_JOURNAL)",
         "execute_activity(contract.ACTIVITY_PUBLISH)",
         "_write(contract.ACTIVITY_SEAL)",
-        "execute_local_activity(contract.ACTIVITY_CHECK_EVENTS)",
+        "execute_activity(contract.ACTIVITY_CHECK_EVENTS)",
         "_write(contract.ACTIVITY_LIFECYCLE)",
         "_write(contract.ACTIVITY_OUTCOME)",
     }
