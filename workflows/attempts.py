@@ -25,6 +25,8 @@ class Attempts(BaseModel):
     """The attempts that are open, by id; as many as response slots, plus those that nobody asked to admit."""
 
     open: dict[str, Attempt] = {}
+    changes: int = 0
+    """How often one was opened, renewed or ended."""
 
     def admit(self, attempt_id: str, now_ms: int) -> None:
         """Open an attempt before its request is reported.
@@ -35,6 +37,7 @@ class Attempts(BaseModel):
         if attempt_id in self.open:
             raise Inconsistent(f"attempt {attempt_id} is opened twice")
         self.open[attempt_id] = Attempt(since=now_ms)
+        self.changes += 1
 
     def request(self, attempt_id: str, now_ms: int) -> None:
         """A request was reported: the first one of an admitted attempt, or one that opens it itself.
@@ -48,6 +51,7 @@ class Attempts(BaseModel):
         if attempt is None and len(self.open) >= OPEN:
             raise Inconsistent(f"more than {OPEN} attempts are open")
         self.open[attempt_id] = Attempt(since=now_ms, requested=True)
+        self.changes += 1
 
     def end(self, attempt_id: str) -> None:
         """A terminal record was reported.
@@ -57,3 +61,4 @@ class Attempts(BaseModel):
         """
         if self.open.pop(attempt_id, None) is None:
             raise Inconsistent(f"attempt {attempt_id} ends without an opening")
+        self.changes += 1

@@ -5,6 +5,7 @@ Both can be handed on to the next run at any moment: what was decided stands in 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -75,6 +76,8 @@ class Consumer:
         self.rolling = False
         self.parked = False
         self.deciding = False
+        self.gaps_are_due = False
+        self._drain_timer: asyncio.Task[None] | None = None
 
     async def consume(self) -> SessionOutcome:
         """Open, take batches until the session closes, seal. Returns how it ended."""
@@ -93,6 +96,7 @@ class Consumer:
         self.processed = self._inbox.first_ticket
         while not self.sealing:
             await self._until_ready()
+            self._tell_gaps()
             if state.poisoned is not None:
                 self._give_up_all()
             elif batch := self._cut():
@@ -158,12 +162,23 @@ class Consumer:
         def ready() -> bool:
             if self.rolling and not self._awaited():
                 return False
-            return (not self._inbox.empty and self._waking.outbox.has_room) or self._state.closing
+            waits = not self._inbox.empty or self.gaps_are_due
+            return (waits and self._waking.outbox.has_room) or self._state.closing
 
         if not ready():
             self.parked = True
             await self._turns.wait(ready)
             self.parked = False
+
+    def _tell_gaps(self) -> None:
+        """Put in what the timer has found due. Not the timer itself: it may fire before an update and be heard of after
+        it, and what both bring must come in one order."""
+        if not self.gaps_are_due:
+            return
+        self.gaps_are_due, now = False, admitted_ms(self._state)
+        overdue = self._state.producers.overdue()
+        if self._state.poisoned is None:
+            self._inbox.put(gap_item(name, gap.first, gap.last, now) for name, gap in overdue)
 
     def _cut(self) -> list[Item]:
         depth = self._inbox.depth
@@ -303,12 +318,12 @@ class Consumer:
     async def _wait_for_attempts(self) -> None:
         """Let open attempts end within the drain timeout; one that does not makes the capture incomplete (C4)."""
         state = self._state
-        deadline = state.closing_since_ms + self._spec.limits.drain_timeout_s * 1000
-        try:
-            await self._turns.wait(
-                lambda: not self._inbox.empty or state.poisoned is not None, timeout_s=seconds_until(deadline)
-            )
-        except TimeoutError:
+        if self._drain_timer is None:
+            deadline = state.closing_since_ms + self._spec.limits.drain_timeout_s * 1000
+            self._drain_timer = asyncio.create_task(workflow.sleep(seconds_until(deadline)))
+        over = self._drain_timer.done
+        await self._turns.wait(lambda: not self._inbox.empty or state.poisoned is not None or over())
+        if over() and state.poisoned is None and self._inbox.empty:
             state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")
 
     def _last_words(self) -> list[Item]:

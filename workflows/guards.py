@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from affidavit import contract
@@ -38,6 +39,7 @@ class Guards:
         self._state = state
         self._inbox = inbox
         self.waiting = 0
+        self._line: list[object] = []
 
     def live(self) -> None:
         """Refuse on a session that is closing or whose capture is incomplete."""
@@ -85,16 +87,34 @@ class Guards:
         finally:
             self.waiting -= 1
 
+    @asynccontextmanager
+    async def in_line(self, consumer: Consumer, payload: Payload) -> AsyncIterator[None]:
+        """Check a submission, and let it in behind those that were accepted before it.
+
+        Whether its check is answered before a later update is heard of is one thing now and may be another in a replay.
+        """
+        own = object()
+        self._line.append(own)
+        try:
+            with self.place():
+                waited = await consumer.custom_events.check_submission(payload)
+                if self._line[0] is not own:
+                    waited = True
+                    await self._turns.wait(lambda: self._line[0] is own)
+            if waited:
+                self.live()  # it may have been closed meanwhile
+            yield
+        finally:
+            self._line.remove(own)
+
     async def journaled(self, items: list[Item], consumer: Consumer) -> None:
-        """Enqueue and wait until the journal holds the items, or it is certain that it never will."""
-        self._inbox.put(items)
+        """Wait until the journal holds what was enqueued, or it is certain that it never will."""
         last = items[-1]
         await self.wait(lambda: consumer.processed > last.ticket)
         self._check_journaled(items)
 
     async def read_and_journaled(self, message: Message, reply: Reply, consumer: Consumer) -> list[Item]:
         """The same for a submission that is read when its turn comes; returns its items."""
-        self._inbox.put([message])
         await self.wait(lambda: consumer.processed > message.ticket)
         if reply.refused is not None:
             refuse(contract.REFUSED_BAD_REQUEST, reply.refused)

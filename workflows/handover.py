@@ -68,6 +68,9 @@ def check_opened(payloads: Sequence[Payload]) -> None:
 def unpack(payloads: Sequence[Payload]) -> tuple[SessionState, bytes, list[Item], list[Arrival]]:
     """What `pack` made: state, steps of the pending batch, items received already, arrivals that were not."""
     state = SessionState.model_validate_json(payloads[1].data)
+    abandon = state.process.abandon
+    if abandon is not None and not state.reports and state.last_report_ms > abandon.time:
+        state.reports = 1  # an earlier version did not count them
     waiting = json.loads(payloads[3].data)
     received = [_load_item(form) for form in waiting["received"]]
     arrivals: list[Arrival] = [

@@ -8,7 +8,6 @@ which records it and lets the loop end the session in order.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -84,7 +83,7 @@ class AgentSession:
             self._registration, self._state, self._inbox, lambda: guards.waiting > 0, waking, self.budget, turns, steps
         )
         self._rollover = Rollover(args[0], self._state, self._inbox, self._consumer, turns, lambda: waking.outbox.wakes)
-        self._timers = Timers(limits, self._state, self._inbox, turns)
+        self._timers = Timers(limits, self._state, self._consumer, turns)
         self._attributes = Attributes(self._registration, self._state, turns)
 
     @workflow.run
@@ -123,6 +122,7 @@ class AgentSession:
                     break
                 await (self._rollover.hand_on(ended) if self.budget.is_spent() else self.budget.look_later())
             except asyncio.CancelledError:
+                await self._turns.after_cancel()
                 self._cancel()
         for task in tasks:
             if task.done():
@@ -130,9 +130,10 @@ class AgentSession:
         outcome = self._consumer.outcome
         assert outcome is not None
         while not workflow.all_handlers_finished():
-            # It has ended; a cancel that comes now takes nothing back.
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await self._turns.wait(workflow.all_handlers_finished)
+            except asyncio.CancelledError:
+                await self._turns.after_cancel()  # it has ended; a cancel that comes now takes nothing back
         self._attributes.end(outcome)
         if outcome.status in _FAILURES:
             type_ = _FAILURES[outcome.status] if self._state.opened else contract.FAILED_OPEN
@@ -222,16 +223,16 @@ class AgentSession:
     async def submit(self, raw: RawValue) -> contract.SubmitResult:
         """Report steps and learn where they stand in the journal (B8)."""
         now, consumer = self._heard_ms(), self._consumer
-        with self._guards.place():
-            waited = await consumer.custom_events.check_submission(raw.payload)
-        if waited:
-            self._guards.live()  # it may have been closed meanwhile
         if len(raw.payload.data) <= contract.READ_AT_ONCE_BYTES:
-            items = read_submission(raw.payload, now)
+            async with self._guards.in_line(consumer, raw.payload):
+                items = read_submission(raw.payload, now)
+                self._inbox.put(items)
             await self._guards.journaled(items, consumer)
         else:
             unread, reply = message(contract.UPDATE_SUBMIT, [raw.payload], now), Reply()
             unread.reply = reply
+            async with self._guards.in_line(consumer, raw.payload):
+                self._inbox.put([unread])
             items = await self._guards.read_and_journaled(unread, reply, consumer)
         return presenting.submitted(items, self._state.ledger)
 
@@ -440,7 +441,9 @@ class AgentSession:
     async def _told(self, action: str, payload: dict[str, Any] | None) -> FlushResult:
         """The same, and wait until it is on disk."""
         if payload is not None:
-            await self._guards.journaled([self._own(action, **payload)], self._consumer)
+            items = [self._own(action, **payload)]
+            self._inbox.put(items)
+            await self._guards.journaled(items, self._consumer)
         return presenting.durable(self._state)
 
     def _report_refusal(self, reason: str) -> None:

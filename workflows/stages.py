@@ -63,6 +63,8 @@ _LONG_LIMIT = timedelta(minutes=5)
 _HEARTBEAT = timedelta(seconds=10)
 _WAKE_LIMIT = timedelta(seconds=15)
 _SHORT_LIMIT = timedelta(seconds=10)
+# A run cannot be handed on while a batch is looked at, so that ends, also where a store that hangs has all the slots.
+_GIVEN_UP = timedelta(minutes=10)
 _SOON = timedelta(milliseconds=50)
 
 
@@ -74,6 +76,7 @@ async def embed(request: bytes, events: EventRange) -> EmbedResult | None:
             args=[raw_json(request), events],
             result_type=EmbedResult,
             start_to_close_timeout=_SHORT_LIMIT,
+            schedule_to_close_timeout=_GIVEN_UP,
             # The activity itself counts the attempts that an embedder has; the others went with their worker.
             retry_policy=RetryPolicy(maximum_attempts=2 * EMBED_ATTEMPTS, initial_interval=_SOON),
             summary=f"responses of events {events.first}-{events.last}",
@@ -92,6 +95,7 @@ async def check_events(schemas: RawValue, record: RawValue) -> dict[int, str] | 
             args=[schemas, record],
             result_type=EventFaults,
             start_to_close_timeout=_SHORT_LIMIT,
+            schedule_to_close_timeout=_GIVEN_UP,
             retry_policy=RetryPolicy(maximum_attempts=CHECK_ATTEMPTS, initial_interval=_SOON),
             summary="custom events",
         )

@@ -10,8 +10,7 @@ from temporalio import workflow
 
 from affidavit.contract import Limits
 from workflows.clock import admitted_ms, seconds_until
-from workflows.consumer import gap_item
-from workflows.inbox import Inbox
+from workflows.consumer import Consumer
 from workflows.state import SessionState
 from workflows.turns import Turns
 
@@ -19,10 +18,10 @@ from workflows.turns import Turns
 class Timers:
     """Closes a session that nobody reports to, and tells of numbers that did not come."""
 
-    def __init__(self, limits: Limits, state: SessionState, inbox: Inbox, turns: Turns) -> None:
+    def __init__(self, limits: Limits, state: SessionState, consumer: Consumer, turns: Turns) -> None:
         self._limits = limits
         self._state = state
-        self._inbox = inbox
+        self._consumer = consumer
         self._turns = turns
 
     async def idle(self) -> None:
@@ -66,13 +65,12 @@ class Timers:
             await workflow.sleep(seconds_until(state.producers.watch_gaps() + grace))
             if state.closing:
                 return
-            overdue, now = state.producers.overdue(), admitted_ms(state)
-            if state.poisoned is None:
-                self._inbox.put(gap_item(name, gap.first, gap.last, now) for name, gap in overdue)
+            self._consumer.gaps_are_due = True
+            await self._turns.wait(lambda: state.closing or not self._consumer.gaps_are_due)
 
     def _owner_is_silent(self) -> bool:
         return self._state.process.owner_is_silent(self._state.reports)
 
-    def _life(self) -> tuple[int, bool, list[str]]:
-        """What holds off the idle close: that somebody was heard of, is said to be gone, or left an attempt open."""
-        return self._state.reports, self._owner_is_silent(), list(self._state.attempts.open)
+    def _life(self) -> tuple[int, bool, int]:
+        """What holds off the idle close: that somebody was heard of, is said to be gone, or has an attempt open."""
+        return self._state.reports, self._owner_is_silent(), self._state.attempts.changes

@@ -85,6 +85,10 @@ class Turns:
         finally:
             self._waiting.remove(waiter)
 
+    async def after_cancel(self) -> None:
+        """Go on after a cancel; where it was an eviction, the SDK ends the task here."""
+        await workflow.wait_condition(lambda: True)
+
     async def serve(self) -> None:
         """Wake one after the other, for as long as the run lasts."""
         while True:

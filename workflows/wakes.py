@@ -131,11 +131,6 @@ class Outbox:
                 )
             )
 
-    def waited(self, pause_s: float) -> None:
-        """The delivery has paused."""
-        for wake in self.wakes:
-            wake.waited_s += pause_s
-
     def settle(self, wake_ids: set[str]) -> None:
         """Take out what is done with."""
         self.wakes = [wake for wake in self.wakes if wake.wake_id not in wake_ids]

@@ -65,8 +65,10 @@ class Waking:
                 continue
             self._give_up()
             if self.outbox.wakes:
+                held = list(self.outbox.wakes)
                 await workflow.sleep(pause)
-                self.outbox.waited(pause)
+                for wake in held:
+                    wake.waited_s += pause
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def drained(self) -> None:

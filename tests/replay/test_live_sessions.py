@@ -27,7 +27,6 @@ from temporalio.worker import (
 from temporalio.workflow import ActivityHandle
 
 from affidavit import contract
-from affidavit.activity_api import JournalRequest
 from affidavit.client import SessionHandle
 from affidavit.contract import Limits
 from affidavit.converter import data_converter
@@ -61,7 +60,7 @@ def something(rig: Rig, session: SessionHandle, peer: SessionHandle, chance: ran
     """One message, of any kind."""
     bare, step = Bare(rig, session.session_id), call(f"c{chance.random()}")
     response = said(" ".join(chance.choices(["look", "again", "search", "find", "nothing"], k=30)))
-    match chance.randrange(7):
+    match chance.randrange(9):
         case 0:
             return bare.step(step)
         case 1:
@@ -72,7 +71,11 @@ def something(rig: Rig, session: SessionHandle, peer: SessionHandle, chance: ran
             return session.submit(response, step)
         case 4:
             return session.flush()
-        case 5:
+        case 5:  # as a producer that leaves numbers out
+            return bare.step({**step, "producer": "p", "producer_seq": chance.randrange(30)})
+        case 6:
+            return session.submit({"kind": "event", "type": "note", "payload": {"text": "a note"}}, step)
+        case 7:
             return session.wake({"from": session.session_id}, peer.session_id)
         case _:
             return attempt(bare)
@@ -90,21 +93,27 @@ async def report(rig: Rig, session: SessionHandle, peer: SessionHandle, chance: 
     await asyncio.gather(*waiting)
 
 
+Batch = tuple[list[tuple[int, str, str]], bytes]
+"""Sequence, uid and action of each event of a batch, and the text of its steps."""
+
+
 class Journaled(Interceptor):
-    """Collects the ids of all events that sessions have journaled."""
+    """Collects the batches that a session has journaled."""
 
     def __init__(self) -> None:
-        self.uids: list[str] = []
+        self.batches: list[Batch] = []
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor] | None:
-        uids = self.uids
+        batches = self.batches
 
         class Outbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> ActivityHandle[Any]:
                 if input.activity == contract.ACTIVITY_JOURNAL:
-                    uids.extend(journaled(input.args[0]))
+                    request, steps = input.args
+                    events = [(entry.sequence, entry.uid, entry.action) for entry in request.entries]
+                    batches.append((events, steps.payload.data))
                 return super().start_activity(input)
 
         class Inbound(WorkflowInboundInterceptor):
@@ -114,18 +123,17 @@ class Journaled(Interceptor):
         return Inbound
 
 
-def journaled(request: JournalRequest) -> list[str]:
-    return [entry.uid for entry in request.entries]
-
-
-def recorded(history: WorkflowHistory) -> list[str]:
-    """The ids of the events that a run has journaled, as its history has them."""
+def recorded(history: WorkflowHistory) -> list[Batch]:
+    """The batches that a run has journaled, as its history has them."""
     found = []
     for event in history.events:
         scheduled = event.activity_task_scheduled_event_attributes
         if scheduled.activity_type.name == "journal":
-            request = json.loads(scheduled.input.payloads[0].data)
-            found += [entry["uid"] for entry in request["entries"]]
+            request, steps = scheduled.input.payloads
+            events = [
+                (entry["sequence"], entry["uid"], entry["action"]) for entry in json.loads(request.data)["entries"]
+            ]
+            found.append((events, steps.data))
     return found
 
 
@@ -147,7 +155,8 @@ async def test_h3_what_lived_through_everything_replays_to_the_same_events(
     monkeypatch.setattr(contract, "ROLLOVER_WAIT_S", 0.3)
     chance = random.Random(11)
     async with rig.worker():
-        sessions = [await rig.open(limits=Limits(drain_timeout_s=5)) for _ in range(SESSIONS)]
+        spec = {"limits": Limits(drain_timeout_s=5, gap_grace_s=1), "event_types": {"note": {"type": "object"}}}
+        sessions = [await rig.open(**spec) for _ in range(SESSIONS)]
     for _ in range(WORKERS):
         async with rig.worker():
             chances = [random.Random(chance.random()) for _ in sessions]
@@ -173,6 +182,6 @@ async def test_h3_what_lived_through_everything_replays_to_the_same_events(
                 interceptors=[seen],
             )
             assert (await replayer.replay_workflow(history)).replay_failure is None
-            assert seen.uids == recorded(history)
+            assert seen.batches == recorded(history)
             runs += 1
     assert runs > 2 * SESSIONS

@@ -8,7 +8,7 @@ from typing import Final
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 CORE_LOGGER: Final = "temporalio.core"
-_SIGNS: Final = ("Failed activation", "Failing workflow task", "Unhandled", "Unfinished", "unfinished")
+_SIGNS: Final = ("Failed activation", "Failing workflow task", "Unhandled", "Unfinished", "unfinished", "eviction job")
 
 
 class FailedTasks(logging.Handler):
