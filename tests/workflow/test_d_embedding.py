@@ -42,33 +42,29 @@ def deltas(events: list[dict[str, Any]]) -> list[float | None]:
     return [event["payload"].get("delta") for event in events[1:]]
 
 
-async def test_d1_the_built_in_embedder_is_asked_in_no_activity(running: Rig) -> None:
-    session = await running.open(breaker=TELLING)
-    for text in TEXTS:
+async def measured(rig: Rig, *texts: str) -> tuple[list[float | None], int]:
+    """What is new in each response of a session, and how often the embed activity was asked for."""
+    session = await rig.open(breaker=TELLING)
+    for text in texts:
         await session.submit(said(text))
-    events = attested(running, await session.close())
-    assert deltas(events) == DELTAS
-    assert await embedded(running, session.session_id) == 0
+    events = attested(rig, await session.close())
+    return deltas(events), await embedded(rig, session.session_id)
+
+
+async def test_d1_the_built_in_embedder_is_asked_in_no_activity(running: Rig) -> None:
+    assert await measured(running, *TEXTS) == (DELTAS, 0)
 
 
 async def test_d1_an_embedder_that_is_passed_in_is_asked_in_an_activity(rig: Rig) -> None:
     async with rig.worker(embedder=HashEmbedder()):
-        session = await rig.open(breaker=TELLING)
-        for text in TEXTS:
-            await session.submit(said(text))
-        events = attested(rig, await session.close())
-        assert deltas(events) == DELTAS
-        assert await embedded(rig, session.session_id) == 4
+        assert await measured(rig, *TEXTS) == (DELTAS, 4)
 
 
 async def test_d6_a_big_response_is_measured_in_an_activity_and_alike(running: Rig) -> None:
     big = "Looking at the logs. " * (EMBED_AT_ONCE_BYTES // 20)
-    session = await running.open(breaker=TELLING)
-    for text in (big, big, TEXTS[2], TEXTS[2]):
-        await session.submit(said(text))
-    events = attested(running, await session.close())
-    assert [deltas(events)[place] for place in (0, 1, 3)] == [None, 0.0, 0.0]
-    assert await embedded(running, session.session_id) == 2
+    found, asked = await measured(running, big, big, TEXTS[2], TEXTS[2])
+    assert [found[place] for place in (0, 1, 3)] == [None, 0.0, 0.0]
+    assert asked == 2
 
 
 async def test_d6_a_session_keeps_its_embedder_at_a_worker_with_another_one(rig: Rig) -> None:
