@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from temporalio.api.enums.v1 import RoutingConfigUpdateState
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentRequest,
     SetWorkerDeploymentCurrentVersionRequest,
@@ -42,11 +43,13 @@ async def make_current(rig: Rig, deployment: str, build: str) -> None:
     await eventually(set_current, bool, within=LIMIT_S)
     wanted = DescribeWorkerDeploymentRequest(namespace=temporal.namespace, deployment_name=deployment)
 
-    async def current() -> str:
-        described = await temporal.workflow_service.describe_worker_deployment(wanted)
-        return described.worker_deployment_info.routing_config.current_deployment_version.build_id
+    async def current() -> tuple[str, RoutingConfigUpdateState.ValueType]:
+        described = (await temporal.workflow_service.describe_worker_deployment(wanted)).worker_deployment_info
+        return described.routing_config.current_deployment_version.build_id, described.routing_config_update_state
 
-    await eventually(current, lambda found: found == build, within=LIMIT_S)
+    # The deployment says it at once; its task queues, which tell the sessions, hear of it up to seconds later.
+    spread = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+    await eventually(current, lambda found: found == (build, spread), within=LIMIT_S)
 
 
 async def build_of(rig: Rig, session: SessionHandle) -> tuple[str, str]:
