@@ -74,8 +74,9 @@ class PublishingActivity:
                     if len(acks) != len(call):
                         raise TransientError(f"the bus acknowledged {len(acks)} of {len(call)} records")
                     count += len(acks)
-                    if request.first + count <= request.last:
-                        activity.heartbeat(request.first + count - 1)
+                    if request.first + count > request.last:
+                        break  # without another thread to find that out
+                    activity.heartbeat(request.first + count - 1)
             finally:
                 given_up.set()
             last = request.first + count - 1

@@ -30,6 +30,10 @@ from workflows.state import Pending, SessionState
 from workflows.turns import Turns
 from workflows.waking import Waking
 
+PUBLISH_EVENTS = 256
+PUBLISH_BATCHES = 4
+"""How much is published together while more is being journaled: so many events, or so many batches."""
+
 
 class Consumer:
     """Owns the ledger: nothing else numbers, journals or ends a session.
@@ -77,6 +81,7 @@ class Consumer:
         self.parked = False
         self.deciding = False
         self.gaps_are_due = False
+        self._unpublished_batches = 0
         self._drain_timer: asyncio.Task[None] | None = None
 
     async def consume(self) -> SessionOutcome:
@@ -116,9 +121,10 @@ class Consumer:
         """Publish journaled events in order and by reference, beside the loop, until the chain is out."""
         state = self._state
         while True:
-            await self._turns.wait(lambda: not self.rolling and (state.published < state.ledger.count or self.sealing))
+            await self._turns.wait(self._publish_is_due)
             if state.published >= state.ledger.count:
                 return
+            self._unpublished_batches = 0
             try:
                 last = await self._publish_range(state.published, state.ledger.count - 1)
             except ActivityError as error:
@@ -128,6 +134,21 @@ class Consumer:
                 self.unpublishable = True
                 return
             state.published = last + 1
+
+    def _publish_is_due(self) -> bool:
+        """Whether there is something to publish, or nothing any more.
+
+        While one batch is journaled after the other, several go together: a publish of each would cost about as much
+        as the batch itself, in the worker and in history. What a batch waits for before it is journaled holds up no
+        publish.
+        """
+        if self.rolling:
+            return False
+        waiting = self._state.ledger.count - self._state.published
+        if not waiting or self._state.pending is None:
+            return self.sealing or waiting > 0
+        # By counts and not by time: where tasks without commands follow each other, a replay sees the later one's time.
+        return waiting >= PUBLISH_EVENTS or self._unpublished_batches >= PUBLISH_BATCHES
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -234,6 +255,7 @@ class Consumer:
         state.pending, self.pending_steps = None, b""
         state.ledger = pending.ledger
         state.ledger.head = head
+        self._unpublished_batches += 1
         state.process.log.append(_entries(pending.request))
         state.opened = True
         if isinstance(pending.request, OpenRequest):

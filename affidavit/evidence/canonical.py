@@ -1,8 +1,9 @@
 """Canonical JSON: RFC 8785 (JCS), with a pre-scan that refuses what it could only carry inexactly.
 
-Three printers. `orjson` writes what holds no double and nothing beyond the basic plane, which is nearly everything;
-there its text is the canonical one. The rest is scanned. The standard library's C encoder writes the same bytes as
-RFC 8785 but for some doubles and for keys beyond the basic plane; where the scan met one of those, `rfc8785` writes.
+Three printers. `orjson` writes what holds no unusual double and nothing beyond the basic plane, which is nearly
+everything; there its text is the canonical one. The rest is scanned. The standard library's C encoder writes the same
+bytes as RFC 8785 but for some doubles and for keys beyond the basic plane; where the scan met one of those, `rfc8785`
+writes.
 """
 
 from __future__ import annotations
@@ -112,9 +113,11 @@ _ENCODER: Final = json.JSONEncoder(
 
 
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
-_LEAVES: Final = frozenset({str, int, bool, type(None)})
+_LEAVES: Final = frozenset({str, int, bool, float, type(None)})
 _PLAIN: Final = _LEAVES | {dict, list}
 _WIDE: Final = 1_000_000
+_LEAST_FRACTION: Final = 1e-4
+"""Smaller doubles print with an exponent somewhere."""
 _BASIC_PLANE: Final = bytes(range(0xF0))
 """Bytes of UTF-8 that no code point beyond the basic plane begins with."""
 
@@ -132,7 +135,7 @@ def _plainly(value: Any) -> bytes | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is an object or array of exact JSON types without doubles, not too deep: level by level.
+    """Whether it is an object or array of exact JSON types, its doubles with a fraction, not too deep: level by level.
 
     The types of a whole object are looked at together, in C: most have nothing but leaves.
     """
@@ -144,6 +147,8 @@ def _is_plain(value: Any) -> bool:
         for holder in level:
             inside = holder.values() if type(holder) is dict else holder
             kinds = set(map(type, inside))
+            if float in kinds and not all(_has_fraction(item) for item in inside if type(item) is float):
+                return False
             if not kinds <= _LEAVES:
                 if not kinds <= _PLAIN:
                     return False
@@ -154,6 +159,11 @@ def _is_plain(value: Any) -> bool:
             return False
         level = below
     return False
+
+
+def _has_fraction(item: float) -> bool:
+    """Whether every printer gives a double as the same digits with a point between them."""
+    return _LEAST_FRACTION <= abs(item) < 2.0**53 and not item.is_integer()
 
 
 class _Hazard(IntEnum):
@@ -212,7 +222,7 @@ def _double_hazard(item: float) -> _Hazard:
     """`repr` and ECMAScript agree on a double with a fraction, as long as `repr` needs no exponent."""
     if item.is_integer():
         return _Hazard.INTEGRAL_DOUBLE if abs(item) < 2.0**53 else _Hazard.LIBRARY
-    return _Hazard.NONE if abs(item) >= 1e-4 else _Hazard.LIBRARY
+    return _Hazard.NONE if abs(item) >= _LEAST_FRACTION else _Hazard.LIBRARY
 
 
 def _with_integers(value: Any) -> Any:

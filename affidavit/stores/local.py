@@ -61,6 +61,7 @@ class DirectoryStore:
         """
         # Resolved once: the root itself may be a symlink, that is the operator's business.
         self._root = root.resolve()
+        self._known_id: tuple[tuple[int, ...], str] | None = None
         if create:
             made = [directory for directory in (self._root, *self._root.parents) if not directory.exists()]
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,8 +131,15 @@ class DirectoryStore:
 
     @property
     def store_id(self) -> str:
-        """See `EvidenceStore.store_id`."""
-        return read_store_id(self)
+        """See `EvidenceStore.store_id`. Asked with every write, so read anew only if the file is not as it was."""
+        try:
+            status = (self._root / STORE_ID_NAME).lstat()
+        except OSError:
+            return read_store_id(self)
+        as_it_is = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
+        if self._known_id is None or self._known_id[0] != as_it_is:
+            self._known_id = as_it_is, read_store_id(self)
+        return self._known_id[1]
 
     def _create(self, name: str, source: BinaryIO) -> bool:
         *parents, base = split_name(name)

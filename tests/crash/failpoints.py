@@ -114,9 +114,9 @@ def failing_bus(bus: EventBus, failpoint: Failpoint) -> TapBus:
     """A bus with a stage before, after and in the middle of each call."""
     append = activities.buses.sqlite._append
 
-    def append_and_pass(connection: Any, record: BusRecord) -> Any:
-        found = append(connection, record)
-        failpoint.passing("publish half", record.session_id)
+    def append_and_pass(connection: Any, records: Sequence[BusRecord]) -> Any:
+        found = append(connection, records)
+        failpoint.passing("publish half", records[0].session_id)
         return found
 
     async def passing(moment: str, records: Sequence[BusRecord]) -> None:

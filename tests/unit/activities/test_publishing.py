@@ -401,7 +401,7 @@ async def test_a_failing_disk_is_retryable_and_shows_no_path(
 
     monkeypatch.setattr(store, "read", failing)
     message = await refused(publish(0, 0), "OSError", retryable=True)
-    assert message == "Input/output error: store.id"
+    assert message == "Input/output error: 000000000000.ndjson"
 
 
 async def test_a_mount_that_goes_away_meanwhile_is_no_lost_evidence(
@@ -409,14 +409,12 @@ async def test_a_mount_that_goes_away_meanwhile_is_no_lost_evidence(
 ) -> None:
     read = store.read
 
-    def unmounted_after_the_id(name: str) -> bytes:
-        if name == "store.id" and root.exists():
-            data = read(name)
+    def unmounted_behind_the_id(name: str) -> bytes:
+        if root.exists():
             root.rename(root.with_name("unmounted"))
-            return data
         return read(name)
 
-    monkeypatch.setattr(store, "read", unmounted_after_the_id)
+    monkeypatch.setattr(store, "read", unmounted_behind_the_id)
     await refused(publish(0, 0), "EvidenceStoreMismatch", retryable=True)
 
 
