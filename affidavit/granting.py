@@ -33,7 +33,7 @@ from affidavit.grants import (
     RevokeRequest,
     TransferRequest,
 )
-from affidavit.rpc import LONG_CALL, SHORT_CALL, heard, persist, translated
+from affidavit.rpc import LONG_CALL, SHORT_CALL, asked, heard, persist, translated
 from affidavit.validation import first_error
 
 M = TypeVar("M", bound=BaseModel)
@@ -205,7 +205,7 @@ class Grants:
         async def attempt() -> Any:
             book = self._temporal.get_workflow_handle(grants.GRANT_BOOK_ID)
             try:
-                return await book.query(name, argument, result_type=answer_type, rpc_timeout=SHORT_CALL)
+                return await asked(lambda limit: book.query(name, argument, result_type=answer_type, rpc_timeout=limit))
             except RPCError as error:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     return None

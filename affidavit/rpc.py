@@ -39,6 +39,7 @@ from affidavit.terminal import failed_outcome
 
 RETRY_TIMEOUT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
+ASK_AGAIN_LIMIT_S: Final = 15.0
 LONGEST_PAUSE_S: Final = 5.0
 SHORT_CALL: Final = timedelta(seconds=10)
 LONG_CALL: Final = timedelta(seconds=30)
@@ -61,6 +62,7 @@ _PASSING: Final = frozenset(
         RPCStatusCode.INTERNAL,
     }
 )
+_TIMED_OUT: Final = frozenset({RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
 _RUN_IS_FULL: Final = (
     "exceeded workflow execution limit for signal events",  # InvalidArgument
     "limit on the total number of distinct updates",  # FailedPrecondition
@@ -148,6 +150,32 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
     return _Fault.LOST if error.status in _PASSING else _Fault.FINAL
 
 
+async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = SHORT_CALL) -> T:
+    """A query's answer, asked for again where a worker refuses or loses it: one that takes a workflow up refuses what
+    comes ahead of the task that is on its way, and the SDK's core then forgets the queries that wait behind it.
+
+    Args:
+        query: asks, and waits so long at most.
+        each: how long that is.
+
+    Raises:
+        WorkflowQueryFailedError, RPCError: it failed for another reason, or like that for long.
+    """
+    clock = asyncio.get_running_loop().time
+    give_up = clock() + ASK_AGAIN_LIMIT_S
+    while True:
+        try:
+            return await query(each)
+        except WorkflowQueryFailedError as error:
+            if contract.ASK_AGAIN not in error.message or clock() > give_up:
+                raise
+        except RPCError as error:
+            check_cancelled(error)
+            if error.status not in _TIMED_OUT or clock() > give_up:
+                raise
+        await asyncio.sleep(FIRST_PAUSE_S)
+
+
 @contextmanager
 def heard(start: WithStartWorkflowOperation[Any, Any]) -> Iterator[None]:
     """Listen to the operation's own future: a start that fails tells it too, and asyncio complains if nobody hears."""
@@ -233,7 +261,9 @@ class Line:
             if self._generation is not None and await self._newest() is None:
                 raise SessionNotFound(f"this life of session {printable(self._session_id)} has ended")
             run = self._temporal.get_workflow_handle(self._session_id, run_id=self._run_id)
-            answer: M = await run.query(name, args=args, result_type=result_type)
+            answer: M = await asked(
+                lambda limit: run.query(name, args=args, result_type=result_type, rpc_timeout=limit)
+            )
         return readable(answer, self._answer)
 
     async def newest(self) -> WorkflowExecutionDescription | None:

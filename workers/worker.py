@@ -45,6 +45,7 @@ from affidavit.stores.place import open_store
 from workers.asking import SearchAttributesThere
 from workers.buses import make_bus
 from workers.pages import Pages
+from workers.runner import CarefulRunner
 from workers.settings import SettingsError, WorkerSettings
 from workers.telemetry import LiveMeter
 from workflows import embedding
@@ -56,8 +57,8 @@ FIRST_RUNS_KEPT = 10_000
 ANSWER_LIMIT_S = 5.0
 
 
-def workflow_runner() -> WorkflowRunner:
-    """How workflows are run; replays of saved histories use the same.
+def workflow_runner(runner: WorkflowRunner | None = None) -> WorkflowRunner:
+    """How workflows are run. Replays of saved histories use the same, or another `runner` that knows no queries.
 
     Without the SDK's sandbox. It restricts modules that it loads itself, anew for every run, and all of ours would have
     to pass it unseen: they are dear to import. What is left of it is a tenth of a worker's time. That workflow code
@@ -67,7 +68,7 @@ def workflow_runner() -> WorkflowRunner:
     which it began with.
     """
     embedding.provide(EmbeddingActivity(HashEmbedder()).assess)
-    return UnsandboxedWorkflowRunner()
+    return runner or UnsandboxedWorkflowRunner()
 
 
 class Workers:
@@ -204,7 +205,7 @@ def _worker(
         workflows=workflows,
         interceptors=[*telemetry, LostInputs(), Pages()],
         activity_executor=executor,
-        workflow_runner=workflow_runner(),
+        workflow_runner=workflow_runner(CarefulRunner()),
         max_concurrent_activities=settings.threads,
         max_concurrent_local_activities=settings.threads,
         max_cached_workflows=settings.max_cached_workflows,

@@ -186,10 +186,11 @@ class Consumer:
             waits = not self._inbox.empty or self.gaps_are_due
             return (waits and self._waking.outbox.has_room) or self._state.closing
 
-        if not ready():
-            self.parked = True
-            await self._turns.wait(ready)
-            self.parked = False
+        # For its turn also where it could go on: which batch takes what an update brings must not hang on whether the
+        # update or the end of the last batch was heard of first.
+        self.parked = not ready()
+        await self._turns.wait(ready)
+        self.parked = False
 
     def _tell_gaps(self) -> None:
         """Put in what the timer has found due. Not the timer itself: it may fire before an update and be heard of after
