@@ -132,6 +132,7 @@ class Consumer:
                 state.in_doubt_through = max(state.in_doubt_through, self.publishing)
                 self.publishing = -1
                 self.unpublishable = True
+                self._turns.speak()
                 return
             state.published = last + 1
 
@@ -189,6 +190,8 @@ class Consumer:
         # For its turn also where it could go on: which batch takes what an update brings must not hang on whether the
         # update or the end of the last batch was heard of first.
         self.parked = not ready()
+        if self.parked and (self.publishing >= 0 or self.rolling):
+            self._turns.speak()  # else a publish follows a batch
         await self._turns.wait(ready)
         self.parked = False
 
@@ -234,6 +237,8 @@ class Consumer:
             if not await self._write_pending():
                 for item in batch:
                     item.sequence = -1
+        else:
+            self._turns.speak()  # it may have been looked at in an activity
 
     async def _write_pending(self) -> bool:
         """Journal the batch that was decided. True if it became the ledger; else the session is poisoned."""
@@ -346,6 +351,8 @@ class Consumer:
             self._drain_timer = asyncio.create_task(workflow.sleep(seconds_until(deadline)))
         over = self._drain_timer.done
         await self._turns.wait(lambda: not self._inbox.empty or state.poisoned is not None or over())
+        if over():
+            self._turns.speak()
         if over() and state.poisoned is None and self._inbox.empty:
             state.poison(f"{len(state.attempts.open)} attempts were open when the drain timeout ended")
 

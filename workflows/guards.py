@@ -98,6 +98,8 @@ class Guards:
         try:
             with self.place():
                 waited = await consumer.custom_events.check_submission(payload)
+                if waited:
+                    self._turns.speak()
                 if self._line[0] is not own:
                     waited = True
                     await self._turns.wait(lambda: self._line[0] is own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 from temporalio import workflow
@@ -43,11 +42,13 @@ class Rollover:
         Returns if the session ended meanwhile, or if more waits than can be handed on.
         """
         self._consumer.rolling = True
-        with contextlib.suppress(TimeoutError):
+        try:
             await self._turns.wait(
                 lambda: ended() or (self._stands_still() and workflow.all_handlers_finished()),
                 timeout_s=contract.ROLLOVER_WAIT_S,
             )
+        except TimeoutError:
+            self._turns.speak()
         while self._consumer.deciding and not ended():
             # Embedding gives up after its attempts, so this ends without bus or store.
             await self._turns.wait(lambda: ended() or not self._consumer.deciding)

@@ -124,6 +124,7 @@ class AgentSession:
             except asyncio.CancelledError:
                 await self._turns.after_cancel()
                 self._cancel()
+                self._turns.speak()
         for task in tasks:
             if task.done():
                 task.result()  # a bug suspends the session; a mended worker resumes it

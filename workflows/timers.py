@@ -40,6 +40,7 @@ class Timers:
                 admitted_ms(state)
                 state.idle = True
                 state.close()
+                self._turns.speak()
 
     async def abandon(self) -> None:
         """End it as abandoned once somebody has asked for that and nothing was reported for `owner_lapse` (P12)."""
@@ -53,6 +54,7 @@ class Timers:
             if not state.closing and armed == state.reports:
                 state.process.abandoned_ms = admitted_ms(state)
                 state.close()
+                self._turns.speak()
 
     async def gaps(self) -> None:
         """Turn a gap that stays open for `gap_grace` into an event (B7)."""
@@ -66,6 +68,7 @@ class Timers:
             if state.closing:
                 return
             self._consumer.gaps_are_due = True
+            self._turns.speak()
             await self._turns.wait(lambda: state.closing or not self._consumer.gaps_are_due)
 
     def _owner_is_silent(self) -> bool:

@@ -4,6 +4,11 @@ The SDK wakes what waits in the order in which it began to wait. A replay may be
 of an update before the activity results of a task that gave no command, and a replay after them. So all that waits in
 a session waits here. Who goes on depends on what the session knows and on nothing else, and one at a time: the next is
 chosen by what the one before has left.
+
+Nor may it count which of two things came first, where a new worker is told of them together. So what is heard from
+elsewhere (an activity's answer, a timer, a cancel) is followed by a command, in the same task: a task that gave one is
+not played together with the next. `Turns.speak` gives one where nothing else would. A publish that went well may be
+silent: nobody decides by it but the publisher.
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
+
+_ASIDE_S: Final = 86_400
 
 
 class Turn(IntEnum):
@@ -71,6 +78,15 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: list[_Waiter] = []
+        self._aside: asyncio.Task[None] | None = None
+
+    def speak(self) -> None:
+        """Give a command that changes nothing: begin a timer of a day, or end it. One event in history, and no task."""
+        if self._aside is None or self._aside.done():
+            self._aside = asyncio.create_task(workflow.sleep(_ASIDE_S, summary="keeps tasks apart"))
+        else:
+            self._aside.cancel()
+            self._aside = None
 
     async def wait(self, ready: Callable[[], bool], *, timeout_s: float | None = None) -> None:
         """Wait until something holds and it is this task's turn.

@@ -61,6 +61,7 @@ class Waking:
             await self._turns.wait(lambda: bool(self.outbox.wakes))
             await self._bind()
             if await self._send():
+                self._turns.speak()
                 pause = FIRST_PAUSE_S
                 continue
             self._give_up()
