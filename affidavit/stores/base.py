@@ -75,7 +75,7 @@ class EvidenceStore(Protocol):
 
     @property
     def store_id(self) -> str:
-        """The store's own id, read afresh so that a store which was swapped is noticed.
+        """The store's own id, looked up each time so that a store which was swapped is noticed.
 
         Raises:
             EvidenceStoreMismatch: The id is gone: the place of the store holds something else.

@@ -132,14 +132,20 @@ class DirectoryStore:
     @property
     def store_id(self) -> str:
         """See `EvidenceStore.store_id`. Asked with every write, so read anew only if the file is not as it was."""
+        found, known = self._identity(), self._known_id
+        if found is not None and known is not None and known[0] == found:
+            return known[1]
+        store_id = read_store_id(self)
+        # Remembered only if nothing was mounted over it in between.
+        self._known_id = (found, store_id) if found is not None and found == self._identity() else None
+        return store_id
+
+    def _identity(self) -> tuple[int, ...] | None:
         try:
             status = (self._root / STORE_ID_NAME).lstat()
         except OSError:
-            return read_store_id(self)
-        as_it_is = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
-        if self._known_id is None or self._known_id[0] != as_it_is:
-            self._known_id = as_it_is, read_store_id(self)
-        return self._known_id[1]
+            return None
+        return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
     def _create(self, name: str, source: BinaryIO) -> bool:
         *parents, base = split_name(name)
