@@ -39,9 +39,11 @@ from affidavit.terminal import failed_outcome
 
 RETRY_TIMEOUT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.1
-ASK_AGAIN_LIMIT_S: Final = 15.0
+ASK_AGAIN_LIMIT_S: Final = 25.0
 LONGEST_PAUSE_S: Final = 5.0
 SHORT_CALL: Final = timedelta(seconds=10)
+QUERY_CALL: Final = timedelta(seconds=3)
+"""Less than those who wait for an answer give it, so that a query that was lost is asked again for them."""
 LONG_CALL: Final = timedelta(seconds=30)
 """Temporal answers every wait within 20 s; the SDK then waits on."""
 ANSWERED_S: Final = 45.0
@@ -150,7 +152,7 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
     return _Fault.LOST if error.status in _PASSING else _Fault.FINAL
 
 
-async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = SHORT_CALL) -> T:
+async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = QUERY_CALL) -> T:
     """A query's answer, asked for again where a worker refuses or loses it: one that takes a workflow up refuses what
     comes ahead of the task that is on its way, and the SDK's core then forgets the queries that wait behind it.
 
@@ -343,6 +345,8 @@ def translated(subject: str) -> Iterator[None]:
     try:
         yield
     except WorkflowQueryFailedError as error:
+        if contract.ASK_AGAIN in error.message:
+            raise AffidavitUnavailable(f"session {printable(subject)} needs a worker that takes it up") from None
         raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from None
     except WorkflowUpdateFailedError as error:
         cause = error.cause

@@ -25,11 +25,13 @@ from affidavit.contract import ASK_AGAIN
 
 PATIENCE_S: Final = 3.0
 _REMEMBERED: Final = 1000
+_FORGOTTEN_S: Final = 60.0
 _QUIET: Final = frozenset({"query_workflow", "remove_from_cache"})
 
 
 class CarefulRunner(UnsandboxedWorkflowRunner):
-    """The SDK's runner without its sandbox, of instances that are not played ahead."""
+    """The SDK's runner without its sandbox, of instances that are not played ahead. Where there are no updates, being
+    played ahead changes nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` tells seconds."""
@@ -37,7 +39,8 @@ class CarefulRunner(UnsandboxedWorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See `WorkflowRunner.create_instance`."""
-        return _Careful(super().create_instance(det), self._waiting)
+        instance = super().create_instance(det)
+        return _Careful(instance, self._waiting) if det.defn.updates else instance
 
 
 class _Waiting:
@@ -47,14 +50,19 @@ class _Waiting:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._since: OrderedDict[str, float] = OrderedDict()
+        self._since: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """When the first query was refused, and the last one."""
 
     def is_over(self, run_id: str) -> bool:
         with self._lock:
-            since = self._since.setdefault(run_id, self._clock())
+            now = self._clock()
+            since, last = self._since.pop(run_id, (now, now))
+            if now - last > _FORGOTTEN_S:  # another worker took the task: this is another wait
+                since = now
+            self._since[run_id] = since, now
             if len(self._since) > _REMEMBERED:
                 self._since.popitem(last=False)
-            return self._clock() - since >= PATIENCE_S
+            return now - since >= PATIENCE_S
 
     def ends(self, run_id: str) -> None:
         with self._lock:

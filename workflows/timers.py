@@ -36,11 +36,11 @@ class Timers:
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
             armed = self._life()
             await workflow.sleep(seconds_until(max(state.last_report_ms + self._limits.idle_close_s * 1000, held)))
+            self._turns.speak()
             if not state.closing and armed == self._life():
                 admitted_ms(state)
                 state.idle = True
                 state.close()
-                self._turns.speak()
 
     async def abandon(self) -> None:
         """End it as abandoned once somebody has asked for that and nothing was reported for `owner_lapse` (P12)."""
@@ -51,10 +51,10 @@ class Timers:
             assert due is not None
             armed = state.reports
             await workflow.sleep(seconds_until(due))
+            self._turns.speak()
             if not state.closing and armed == state.reports:
                 state.process.abandoned_ms = admitted_ms(state)
                 state.close()
-                self._turns.speak()
 
     async def gaps(self) -> None:
         """Turn a gap that stays open for `gap_grace` into an event (B7)."""
@@ -65,10 +65,10 @@ class Timers:
                 return  # what is open at close is told by the loop
             # All that are open now wait for the last of them: no time tells them apart in the same way for ever.
             await workflow.sleep(seconds_until(state.producers.watch_gaps() + grace))
+            self._turns.speak()
             if state.closing:
                 return
             self._consumer.gaps_are_due = True
-            self._turns.speak()
             await self._turns.wait(lambda: state.closing or not self._consumer.gaps_are_due)
 
     def _owner_is_silent(self) -> bool:

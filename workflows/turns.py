@@ -81,12 +81,10 @@ class Turns:
         self._aside: asyncio.Task[None] | None = None
 
     def speak(self) -> None:
-        """Give a command that changes nothing: begin a timer of a day, or end it. One event in history, and no task."""
-        if self._aside is None or self._aside.done():
-            self._aside = asyncio.create_task(workflow.sleep(_ASIDE_S, summary="keeps tasks apart"))
-        else:
-            self._aside.cancel()
-            self._aside = None
+        """Give a command that changes nothing: begin a timer of a day, and end the one before."""
+        before, self._aside = self._aside, asyncio.create_task(workflow.sleep(_ASIDE_S, summary="keeps tasks apart"))
+        if before is not None:
+            before.cancel()  # behind the new one: two in one task must not come to nothing
 
     async def wait(self, ready: Callable[[], bool], *, timeout_s: float | None = None) -> None:
         """Wait until something holds and it is this task's turn.

@@ -65,7 +65,9 @@ class Waking:
                 pause = FIRST_PAUSE_S
                 continue
             self._give_up()
-            if self.outbox.wakes:
+            if not self.outbox.wakes:
+                self._turns.speak()
+            else:
                 held = list(self.outbox.wakes)
                 await workflow.sleep(pause)
                 for wake in held:

@@ -99,9 +99,19 @@ def test_a_task_that_is_taken_up_begins_the_wait_anew(instance: Instance) -> Non
     instance.told("initialize_workflow", 1, replaying=True)
     assert instance.told("resolve_activity", 1) == REFUSED
     instance.anew()
+    instance.now = 3.0
     instance.told("initialize_workflow", 1, replaying=True)
     assert instance.told("resolve_activity", 2) == ""
     instance.anew()
-    instance.now = 60.0
+    instance.now = 4.0
+    instance.told("initialize_workflow", 2, replaying=True)
+    assert instance.told("resolve_activity", 2) == REFUSED
+
+
+def test_a_wait_that_was_long_ago_is_another_one(instance: Instance) -> None:
+    instance.told("initialize_workflow", 1, replaying=True)
+    assert instance.told("resolve_activity", 1) == REFUSED
+    instance.anew()
+    instance.now = 60.1
     instance.told("initialize_workflow", 2, replaying=True)
     assert instance.told("resolve_activity", 2) == REFUSED
