@@ -189,9 +189,9 @@ class Consumer:
 
         # For its turn also where it could go on: which batch takes what an update brings must not hang on whether the
         # update or the end of the last batch was heard of first.
-        self.parked = not ready()
-        if self.parked and (self.publishing >= 0 or self.rolling):
+        if not ready() and (self.publishing >= 0 or self.rolling):
             self._turns.speak()  # else a publish follows a batch
+        self.parked = True
         await self._turns.wait(ready)
         self.parked = False
 

@@ -27,20 +27,25 @@ async def opened(rig: Rig, **spec: Any) -> tuple[Any, Bare]:
 
 
 async def timers(bare: Bare) -> list[tuple[str, float]]:
-    """Timers of the newest run: what happened to them, and the seconds they were to run for."""
+    """Timers of the newest run: what happened to them, and the seconds they were to run for. Without those that only
+    keep tasks apart, and run for a day."""
     names = {
         EventType.EVENT_TYPE_TIMER_STARTED: "started",
         EventType.EVENT_TYPE_TIMER_FIRED: "fired",
         EventType.EVENT_TYPE_TIMER_CANCELED: "cancelled",
     }
-    return [
-        (
-            names[event.event_type],
-            event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta().total_seconds(),
-        )
-        for event in (await bare.runs())[-1]
-        if event.event_type in names
-    ]
+    found, aside = list[tuple[str, float]](), set[str]()
+    for event in (await bare.runs())[-1]:
+        what = names.get(event.event_type)
+        started = event.timer_started_event_attributes
+        seconds = started.start_to_fire_timeout.ToTimedelta().total_seconds()
+        if what == "started" and seconds == 86_400:
+            aside.add(started.timer_id)
+        elif what == "started" or (what == "fired" and event.timer_fired_event_attributes.timer_id not in aside):
+            found.append((what, seconds))
+        elif what == "cancelled" and event.timer_canceled_event_attributes.timer_id not in aside:
+            found.append((what, seconds))
+    return found
 
 
 # -- F6 -------------------------------------------------------------------------------------------------
