@@ -39,11 +39,10 @@ async def timers(bare: Bare) -> list[tuple[str, float]]:
         what = names.get(event.event_type)
         started = event.timer_started_event_attributes
         seconds = started.start_to_fire_timeout.ToTimedelta().total_seconds()
-        if what == "started" and seconds == 86_400:
+        ended = event.timer_fired_event_attributes.timer_id or event.timer_canceled_event_attributes.timer_id
+        if seconds == 86_400:
             aside.add(started.timer_id)
-        elif what == "started" or (what == "fired" and event.timer_fired_event_attributes.timer_id not in aside):
-            found.append((what, seconds))
-        elif what == "cancelled" and event.timer_canceled_event_attributes.timer_id not in aside:
+        elif what is not None and ended not in aside:
             found.append((what, seconds))
     return found
 
