@@ -437,7 +437,7 @@ async def test_many_senders_and_waiting_updates_over_many_runs(short_runs: DevSe
         async def report(who: int) -> list[int]:
             handle = rig.client.handle(session.session_id)
             found: list[int] = []
-            for number in range(25):
+            for number in range(40):
                 await handle.record(call(f"{who}-{number}-a"))
                 result = await handle.submit(call(f"{who}-{number}-b"))
                 assert result.first_sequence is not None or result.repeated
@@ -451,9 +451,9 @@ async def test_many_senders_and_waiting_updates_over_many_runs(short_runs: DevSe
     events = attested(rig, outcome)
     for who, sequences in enumerate(found):
         own = [name for name in reported(events) if name.startswith(f"{who}-")]
-        assert own == [f"{who}-{number}-{half}" for number in range(25) for half in "ab"]
+        assert own == [f"{who}-{number}-{half}" for number in range(40) for half in "ab"]
         assert sequences == sorted(sequences)
-    assert outcome.steps == 300
+    assert outcome.steps == 480
 
 
 async def test_a_run_that_takes_no_more_signals_stalls_the_session_and_loses_nothing(
