@@ -6,8 +6,6 @@ may see others (`workflows.clock`), and must come to the same end.
 
 from __future__ import annotations
 
-from temporalio import workflow
-
 from affidavit.contract import Limits
 from workflows.clock import admitted_ms, seconds_until
 from workflows.consumer import Consumer
@@ -35,8 +33,7 @@ class Timers:
             lapse = self._limits.attempt_lapse_s * 1000
             held = max((attempt.since + lapse for attempt in state.attempts.open.values()), default=0)
             armed = self._life()
-            await workflow.sleep(seconds_until(max(state.last_report_ms + self._limits.idle_close_s * 1000, held)))
-            self._turns.speak()
+            await self._turns.sleep(seconds_until(max(state.last_report_ms + self._limits.idle_close_s * 1000, held)))
             if not state.closing and armed == self._life():
                 admitted_ms(state)
                 state.idle = True
@@ -50,8 +47,7 @@ class Timers:
             due = state.process.abandon_due(state.last_report_ms, self._limits.owner_lapse_s * 1000)
             assert due is not None
             armed = state.reports
-            await workflow.sleep(seconds_until(due))
-            self._turns.speak()
+            await self._turns.sleep(seconds_until(due))
             if not state.closing and armed == state.reports:
                 state.process.abandoned_ms = admitted_ms(state)
                 state.close()
@@ -64,8 +60,7 @@ class Timers:
             if state.closing:
                 return  # what is open at close is told by the loop
             # All that are open now wait for the last of them: no time tells them apart in the same way for ever.
-            await workflow.sleep(seconds_until(state.producers.watch_gaps() + grace))
-            self._turns.speak()
+            await self._turns.sleep(seconds_until(state.producers.watch_gaps() + grace))
             if state.closing:
                 return
             self._consumer.gaps_are_due = True

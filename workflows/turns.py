@@ -86,6 +86,11 @@ class Turns:
         if before is not None:
             before.cancel()  # behind the new one: two in one task must not come to nothing
 
+    async def sleep(self, seconds: float) -> None:
+        """Let a timer run, and follow it by a command when it fires."""
+        await workflow.sleep(seconds)
+        self.speak()
+
     async def wait(self, ready: Callable[[], bool], *, timeout_s: float | None = None) -> None:
         """Wait until something holds and it is this task's turn.
 

@@ -15,7 +15,7 @@ REFUSED = "another worker is taking the workflow up; ask again"
 
 
 class Played(WorkflowInstance):
-    """Notes the first kind of job of each activation."""
+    """Notes the first kind of job of each activation; nothing else is asked of it."""
 
     def __init__(self) -> None:
         self.kinds: list[str | None] = []
@@ -47,6 +47,11 @@ class Instance:
         """As after an eviction."""
         self._careful = _Careful(self.played, self._waiting)
 
+    def told_ahead(self, task: int = 1) -> str:
+        """Replay a task, and activate in its time once more."""
+        self.told("initialize_workflow", task, replaying=True)
+        return self.told("resolve_activity", task)
+
     def told(self, kind: str, task: int, *, replaying: bool = False) -> str:
         """Activate with one job in the time of a task; returns why it was refused, or nothing."""
         job = WorkflowActivationJob()
@@ -75,43 +80,35 @@ def test_a_replay_may_cut_a_task_as_it_likes(instance: Instance) -> None:
 
 
 def test_what_comes_in_the_time_of_the_task_before_is_refused(instance: Instance) -> None:
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == REFUSED
+    assert instance.told_ahead() == REFUSED
     assert instance.played.kinds == ["initialize_workflow"]
 
 
 def test_an_instance_that_was_let_ahead_answers_queries_and_takes_no_task(instance: Instance) -> None:
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == REFUSED
+    assert instance.told_ahead() == REFUSED
     instance.anew()
     instance.now = 2.9
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == REFUSED
+    assert instance.told_ahead() == REFUSED
     instance.anew()
     instance.now = 3.0
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == ""
+    assert instance.told_ahead() == ""
     assert instance.told("query_workflow", 1) == ""
     assert instance.told("do_update", 2) == REFUSED
 
 
 def test_a_task_that_is_taken_up_begins_the_wait_anew(instance: Instance) -> None:
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == REFUSED
+    assert instance.told_ahead() == REFUSED
     instance.anew()
     instance.now = 3.0
     instance.told("initialize_workflow", 1, replaying=True)
     assert instance.told("resolve_activity", 2) == ""
     instance.anew()
     instance.now = 4.0
-    instance.told("initialize_workflow", 2, replaying=True)
-    assert instance.told("resolve_activity", 2) == REFUSED
+    assert instance.told_ahead(2) == REFUSED
 
 
 def test_a_wait_that_was_long_ago_is_another_one(instance: Instance) -> None:
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 1) == REFUSED
+    assert instance.told_ahead() == REFUSED
     instance.anew()
     instance.now = 60.1
-    instance.told("initialize_workflow", 2, replaying=True)
-    assert instance.told("resolve_activity", 2) == REFUSED
+    assert instance.told_ahead(2) == REFUSED
