@@ -101,10 +101,14 @@ def check_refused(rig: Rig, session: SessionHandle, outcome: SessionOutcome, rea
 def _no_change(_: Any) -> None: ...
 
 
+def _other_digit(digit: bytes) -> bytes:
+    """A hex digit that is not the one given: a MAC has any of the sixteen at any place."""
+    return b"0" if digit != b"0" else b"1"
+
+
 def _other_mac(evidence: Evidence) -> None:
     first, second = evidence.lines(J3)
-    digit = b"0" if first[-3:-2] != b"0" else b"1"
-    evidence.rewrite(J3, [first[:-3] + digit + first[-2:], second])
+    evidence.rewrite(J3, [first[:-3] + _other_digit(first[-3:-2]) + first[-2:], second])
 
 
 def _shorten(evidence: Evidence, segment: str) -> None:
@@ -574,7 +578,7 @@ async def test_f10_a_later_workflow_of_the_same_id_gets_no_receipt_for_the_forme
         view = await session.view()
         segment = rig.folder(sid) / J3
         kept = segment.read_bytes()
-        segment.write_bytes(kept[:-5] + b"0" + kept[-4:])
+        segment.write_bytes(kept[:-5] + _other_digit(kept[-5:-4]) + kept[-4:])
         async with signing(rig):
             assert (await closing).status == "quarantined"
         segment.write_bytes(kept)
