@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -23,6 +24,10 @@ _PR_SET_PDEATHSIG = 1
 
 class DevServerError(Exception):
     """The dev server is not installed or does not start; one line."""
+
+
+class _EndedAtOnce(DevServerError):
+    """Its process has ended before it served."""
 
 
 def find_server() -> Path:
@@ -102,6 +107,36 @@ class DevServer:
         Raises:
             DevServerError: a port is taken, or it ends or does not answer within a minute.
         """
+        once = functools.partial(
+            cls._start,
+            log=log,
+            database=database,
+            port=port,
+            ui_port=ui_port,
+            headless=headless,
+            namespace=namespace,
+            dynamic_config=dynamic_config or {},
+        )
+        try:
+            return await once()
+        except _EndedAtOnce:
+            if port is not None:
+                raise
+        # The port that was free when it was picked may have been taken before the server had it.
+        return await once()
+
+    @classmethod
+    async def _start(
+        cls,
+        *,
+        log: Path,
+        database: Path | None,
+        port: int | None,
+        ui_port: int | None,
+        headless: bool,
+        namespace: str,
+        dynamic_config: dict[str, str],
+    ) -> DevServer:
         port = free_port() if port is None else check_free(port)
         arguments = [str(find_server()), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)]
         arguments += ["--log-level", "warn", "--namespace", namespace]
@@ -114,7 +149,7 @@ class DevServer:
             ui = f"http://{LOOPBACK}:{ui_port}"
         if database is not None:
             arguments += ["--db-filename", str(database)]
-        settings = {"system.forceSearchAttributesCacheRefreshOnRead": "true", **(dynamic_config or {})}
+        settings = {"system.forceSearchAttributesCacheRefreshOnRead": "true", **dynamic_config}
         for key, value in settings.items():
             arguments += ["--dynamic-config-value", f"{key}={value}"]
         with log.open("ab") as output:
@@ -137,7 +172,7 @@ class DevServer:
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
         while True:
             if self.process.poll() is not None:
-                raise DevServerError(f"the Temporal dev server ended at once; see {log.name}")
+                raise _EndedAtOnce(f"the Temporal dev server ended at once; see {log.name}")
             try:
                 client = await Client.connect(self.address, namespace=self.namespace)
                 # The port opens before the namespace is there.

@@ -44,6 +44,7 @@ from affidavit.evidence.text import printable
 MODULE = "workers.dev"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 20.0
+LOOK_UP_S = 0.2
 LOG = "embedded.log"
 SCRAPS = (LOG, "worker.log", "lock")
 """What even a start that fails leaves in the data folder."""
@@ -203,8 +204,16 @@ def dev(
     with _sigterm_as_interrupt(), contextlib.suppress(KeyboardInterrupt):
         with running(data_dir, port=port, ui_port=ui_port) as (embedded, process):
             _introduce(embedded, data_dir, as_json)
-            code = process.wait()
+            code = _ended(process)
         raise CommandError(f"the embedded mode ended by itself with exit code {code} (see {LOG} in the data folder)")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the child's exit code, and look up meanwhile: a signal that comes right before a wait without an end is
+    handled by Python after it, which is never."""
+    while (code := process.poll()) is None:
+        time.sleep(LOOK_UP_S)
+    return code
 
 
 def _introduce(embedded: Embedded, data_dir: Path, as_json: bool) -> None:
