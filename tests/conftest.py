@@ -6,11 +6,13 @@ import asyncio
 import functools
 import inspect
 import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 
 from affidavit.registering import register
@@ -22,10 +24,19 @@ TEST_LIMIT_S = 90.0
 CLEAN_UP_S = 20.0
 """What a test with a `timeout` marker of its own keeps for its fixtures."""
 
+# A slow machine makes no property false: examples may take their time, and a test as a whole has its limit. The rest is
+# as in the profile that is loaded already, hypothesis's own `ci` where CI is set; and what a test sets itself is kept.
+settings.register_profile("affidavit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("affidavit")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "failed_tasks: the test makes workflow tasks fail on purpose")
+    config.addinivalue_line("markers", "crowded: so many sessions at once that a task may wait 2 s for its turn")
     forward_core_logs()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts what it runs in the background; processes that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,6 +66,8 @@ def no_failed_tasks(request: pytest.FixtureRequest) -> Iterator[FailedTasks]:
         yield watch
     finally:
         logger.removeHandler(watch)
+    if request.node.get_closest_marker("crowded") is not None:
+        watch.forget_slow()
     if request.node.get_closest_marker("failed_tasks") is None:
         assert watch.seen == []
 

@@ -18,6 +18,7 @@ from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.verify import verify_with_events
 from tests.replay.record import runs
 from tests.support.comparing import comparable
+from tests.support.failed_tasks import SLOW
 from tests.support.oracle import attested
 from tests.support.proof import chain_heads, check_signature, lifecycle, uids
 from tests.support.rig import Rig
@@ -42,11 +43,6 @@ NORMAL: Final = frozenset(
     }
 )
 """Why a workflow task may fail; anything else, non-determinism first, is a bug."""
-
-SLOW: Final = "[TMPRL1101]"
-"""What the SDK says of a task that had no answer for 2 s. Several workers share the cores with the load and with each
-other's starts, so a task may wait that long for its turn; it is tried again, and what it did not do is not in the
-history. Where the workflow's own code blocks, tests that forbid every failed task show it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.metrics import METRICS
+from tests.support.ports import free_port
 from tests.support.processes import WORKERS, environment, process
 from tests.support.rig import Rig, signal_text
 from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
-from workers.devserver import DevServer, free_port
+from workers.devserver import DevServer
 
 TELEMETRY = Path(__file__).parents[2] / "telemetry"
 CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True}

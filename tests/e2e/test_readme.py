@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import environment, process
 from tests.support.rig import Rig, actions
 from tests.support.taps import LIMIT_S
@@ -40,6 +42,7 @@ async def test_the_example_of_the_readme_runs_and_prints_its_receipt(
     assert actions(running.journal(session_id)) == ["opened", "tool_call", "tool_result"]
 
 
+@pytest.mark.timeout(400)
 async def test_a_program_that_ends_at_once_does_not_abort(server: DevServer, tmp_path: Path) -> None:
     """What the runtime's threads did to one in twenty of them, before they were given a moment to finish."""
     script = tmp_path / "ending.py"
@@ -53,7 +56,12 @@ async def test_a_program_that_ends_at_once_does_not_abort(server: DevServer, tmp
     )
     run = f"for each in $(seq 20); do {sys.executable} -P {script} || exit $?; done"
     shell = await asyncio.create_subprocess_shell(run, stderr=asyncio.subprocess.PIPE)
-    _, errors = await shell.communicate()
+    try:
+        _, errors = await shell.communicate()
+    finally:
+        if shell.returncode is None:
+            shell.kill()
+            await shell.wait()
     assert shell.returncode == 0, errors.decode()
 
 

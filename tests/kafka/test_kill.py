@@ -35,6 +35,8 @@ HELD_WORKER = (str(Path(__file__).parents[1] / "support" / "held_kafka_worker.py
 KILLS = int(os.environ.get("AFFIDAVIT_TEST_KILLS", "4"))
 STAGES = ("sending", "on its way", "acknowledged", "looking up")
 RECOVERY_S = 60.0
+ARRIVAL_S = 8.0
+TRIES = 4
 
 STEPS: list[dict[str, Any]] = [
     {"kind": "model_request", "messages": [{"role": "user", "content": "find the needle"}]},
@@ -62,13 +64,14 @@ class Ended:
         return cls(rig, outcomes, found, **more)
 
 
-async def arrived(kafka: Broker, session_id: str) -> None:
-    """Wait until the steps of a session are on the topics."""
-
-    async def look() -> int:
-        return len(await rows(kafka.plain, [session_id], ["agent.tool_call"]))
-
-    await eventually(look, lambda found: found == 1, within=LIMIT_S)
+async def arrived(kafka: Broker, session_id: str) -> bool:
+    """Whether the steps of a session are on the topics, within the time that a first attempt to send them has."""
+    latest = asyncio.get_running_loop().time() + ARRIVAL_S
+    while not await rows(kafka.plain, [session_id], ["agent.tool_call"]):
+        if asyncio.get_running_loop().time() > latest:
+            return False
+        await asyncio.sleep(0.05)
+    return True
 
 
 class Killer:
@@ -88,12 +91,24 @@ class Killer:
     async def kill_at(self, stage: str) -> None:
         if stage == "looking up":
             # Only an attempt after another one looks: the first dies with its records on the topic.
-            await self._kill("on its way", uuid.uuid4().hex, counts=False)
+            await self._kill_on_its_way(counts=False)
             await self._kill(stage, self.sessions[-1].session_id)
+        elif stage == "on its way":
+            await self._kill_on_its_way()
         else:
             await self._kill(stage, uuid.uuid4().hex)
 
-    async def _kill(self, stage: str, session_id: str, *, counts: bool = True) -> None:
+    async def _kill_on_its_way(self, *, counts: bool = True) -> None:
+        """Nothing but the first attempt has a connection to a broker that answers nobody; where a slow machine gives
+        that one up, another session has its turn."""
+        for _ in range(TRIES):
+            if await self._kill("on its way", uuid.uuid4().hex, counts=counts):
+                return
+        raise AssertionError("no records came to the broker")
+
+    async def _kill(self, stage: str, session_id: str, *, counts: bool = True) -> bool:
+        """Whether the worker was where it was to be."""
+        is_there = True
         env = self.environment(HELD=json.dumps({session_id: stage}))
         async with process(HELD_WORKER, env, self.log) as worker:
             if stage == "looking up":
@@ -106,7 +121,7 @@ class Killer:
                 self.proxy.mute = stage == "on its way"
                 await session.record(*STEPS)
                 if stage == "on its way":
-                    await arrived(self.kafka, session_id)
+                    is_there = await arrived(self.kafka, session_id)
                     assert (await session.view()).published_through == 0
                 else:
                     assert await line(worker) == f"held {session_id}"
@@ -115,7 +130,8 @@ class Killer:
             await worker.wait()
         self.proxy.mute = False
         self.proxy.cut()
-        self.landed[stage] += counts
+        self.landed[stage] += counts and is_there
+        return is_there
 
 
 async def many_kills(kafka: Broker, rig: Rig, server: DevServer, log: Path) -> Ended:
@@ -142,11 +158,15 @@ async def published(sessions: Sequence[SessionHandle], enough: Callable[[int], b
     await eventually(look, enough, within=LIMIT_S)
 
 
+MANY_ROUNDS = 2 * ROUNDS
+"""Where no session may be done at the kill, however slow the views are that tell when that is due."""
+
+
 async def one_of_two_killed(kafka: Broker, rig: Rig, server: DevServer, log: Path) -> Ended:
     env = environment(rig, server.address, **kafka.variables())
     async with process(WORKERS, env, log) as first, process(WORKERS, env, log):
         sessions = await asyncio.gather(*(rig.open() for _ in range(8)))
-        endings = [asyncio.create_task(busy(session, ROUNDS)) for session in sessions]
+        endings = [asyncio.create_task(busy(session, MANY_ROUNDS)) for session in sessions]
         await published(sessions, lambda through: through > 20)
         first.kill()
         assert not any(ending.done() for ending in endings)
@@ -234,7 +254,7 @@ def test_h1_a_kill_while_a_publish_is_open_loses_and_doubles_nothing(
 
 @pytest.mark.timeout(180 + 30 * KILLS)
 def test_h4_two_workers_on_one_queue_and_one_killed_under_load(scenes: dict[Scene, Ended | BaseException]) -> None:
-    check(ended(scenes, one_of_two_killed), 2 * ROUNDS)
+    check(ended(scenes, one_of_two_killed), 2 * MANY_ROUNDS)
 
 
 @pytest.mark.timeout(180 + 30 * KILLS)

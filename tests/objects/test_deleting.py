@@ -14,8 +14,7 @@ from obstore.store import S3Store
 from affidavit.stores.base import ErasableStore, ObjectMissing
 from affidavit.stores.errors import StoreUnavailable
 from affidavit.stores.object import ObjectStore
-from affidavit.stores.place import StoreOptions
-from tests.support.s3server import PATIENT, S3Server, fresh_url
+from tests.support.s3server import PATIENT, S3Server, fresh_url, hasty
 
 NAME = "sessions/aa/bb/captures/000000000000.ndjson"
 BESIDE = "sessions/aa/bb/metadata.json"
@@ -97,7 +96,7 @@ def test_p19_two_that_erase_one_object_both_succeed(s3_environment: S3Server) ->
 def test_e1_what_cannot_be_erased_now_is_told_and_stays(s3_environment: S3Server) -> None:
     url = fresh_url()
     ObjectStore(url, options=PATIENT).create(NAME, b"secret\n")
-    store = ObjectStore(url, options=StoreOptions(timeout_s=1, allow_http=True))
+    store = hasty(url, 1)
     with s3_environment.hung(), pytest.raises(StoreUnavailable):
         store.delete(NAME)
     assert ObjectStore(url, options=PATIENT).read(NAME) == b"secret\n"

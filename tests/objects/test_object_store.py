@@ -31,7 +31,7 @@ from affidavit.stores.errors import (
 from affidavit.stores.object import ObjectStore
 from affidavit.stores.place import StoreOptions, StoreUrl, open_store
 from tests.support.racing import raced
-from tests.support.s3server import ACCESS_KEY, BUCKET, PATIENT, SECRET_KEY, S3Server, fresh_url
+from tests.support.s3server import ACCESS_KEY, BUCKET, PATIENT, SECRET_KEY, S3Server, fresh_url, hasty
 
 ROOT = Path(__file__).parents[2]
 NAME = "sessions/aa/bb/journal/000000000000.ndjson"
@@ -355,14 +355,14 @@ def test_an_endpoint_without_tls_has_to_be_allowed(url: StoreUrl, monkeypatch: p
 def test_an_outage_is_transient_and_what_was_written_stays(
     store: ObjectStore, url: StoreUrl, s3_environment: S3Server
 ) -> None:
-    hasty = ObjectStore(url, options=StoreOptions(timeout_s=0.3, allow_http=True))
+    brief = hasty(url, 0.3)
     store.create(NAME, b"evidence\n")
     calls: list[Callable[[], object]] = [
-        lambda: hasty.create(NAME, b"evidence\n"),
-        lambda: hasty.read(NAME),
-        lambda: hasty.list("sessions"),
-        lambda: hasty.folders("sessions"),
-        lambda: hasty.store_id,
+        lambda: brief.create(NAME, b"evidence\n"),
+        lambda: brief.read(NAME),
+        lambda: brief.list("sessions"),
+        lambda: brief.folders("sessions"),
+        lambda: brief.store_id,
     ]
     with s3_environment.hung():
         for call in calls:

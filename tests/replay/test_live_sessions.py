@@ -147,6 +147,7 @@ async def runs_of(rig: Rig, session: SessionHandle) -> list[WorkflowHistory]:
     return found
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.failed_tasks  # a run is handed on while signals come: Temporal fails that task, and it is done again
 async def test_h3_what_lived_through_everything_replays_to_the_same_events(
     rig: Rig, monkeypatch: pytest.MonkeyPatch

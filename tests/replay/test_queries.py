@@ -21,7 +21,7 @@ from workers.runner import CarefulRunner
 
 ASKED_AT_ONCE = 4
 _LIMIT = timedelta(minutes=1)
-_SHORT = timedelta(seconds=2)
+_SHORT = timedelta(seconds=6)
 
 
 @workflow.defn
@@ -92,6 +92,14 @@ class Life:
 
 async def test_h3_a_query_ahead_of_a_task_is_refused_and_the_history_replays(server: DevServer) -> None:
     client = await Client.connect(server.address, namespace=server.namespace)
+    for _ in range(3):  # a slow machine may not meet the case at once
+        if refused := await refused_ahead_of_a_task(client):
+            break
+    assert set(refused) == {ASK_AGAIN}
+
+
+async def refused_ahead_of_a_task(client: Client) -> list[str]:
+    """Live through it, and replay the history. Returns what was said to the queries that were refused."""
     life, refused = Life(client), list[str]()
 
     async with life.left_alone() as handle:
@@ -112,9 +120,9 @@ async def test_h3_a_query_ahead_of_a_task_is_refused_and_the_history_replays(ser
             await update
             assert set(await asyncio.gather(*questions)) <= {1, 2}
             await handle.result()
-    assert set(refused) == {ASK_AGAIN}  # or the case was not met
     replayer = Replayer(workflows=[Two], workflow_runner=UnsandboxedWorkflowRunner())
     assert (await replayer.replay_workflow(await handle.fetch_history())).replay_failure is None
+    return refused
 
 
 async def test_a_terminated_workflow_can_be_asked_though_events_were_left(server: DevServer) -> None:

@@ -18,7 +18,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from affidavit.rpc import check_cancelled
+from affidavit import rpc
 from tests.support.foreign import json_payload
 from tests.support.rig import Rig
 from tests.support.taps import LIMIT_S
@@ -93,7 +93,7 @@ class Bare:
                         raise
                     reasons.append(type_)
                 except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                    check_cancelled(error)  # else neither the limit nor the end of the test would end this
+                    rpc.check_cancelled(error)  # else neither the limit nor the end of the test would end this
                     reasons.append("timeout")
                 except RPCError as error:
                     # How the server words that the run ends in the very task in which the update came.
@@ -104,15 +104,16 @@ class Bare:
                 await asyncio.sleep(0.05)
 
     async def refusal(self, name: str, argument: Json | None = None) -> tuple[str | None, str]:
-        """Type and text with which an update is refused, soon."""
+        """Type and text with which an update is refused, sooner than a store is held."""
         with pytest.raises(WorkflowUpdateFailedError) as refused:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 await self.update(name, argument)
         assert isinstance(refused.value.cause, ApplicationError)
         return refused.value.cause.type, refused.value.cause.message
 
     async def view(self) -> Json:
-        answer: Json = await self.handle.query("view")
+        # As the client asks: a worker that takes the session up may refuse what comes ahead of its first task.
+        answer: Json = await rpc.asked(lambda limit: self.handle.query("view", rpc_timeout=limit))
         return answer
 
     # -- what Temporal has of it -----------------------------------------------------------------------

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import datetime
 import hashlib
-import random
 import shutil
 import signal
 import subprocess
@@ -28,8 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from tests.support.ports import free_ports
 from tests.support.proxy import Proxy, proxied
-from workers.devserver import LOOPBACK, DevServerError, _die_with_parent, check_free
+from workers.devserver import LOOPBACK, _die_with_parent
 
 ROOT = Path(__file__).parents[2]
 POM = ROOT / "tests" / "kafka" / "pom.xml"
@@ -214,7 +214,7 @@ async def broker(folder: Path) -> AsyncIterator[Broker]:
     jars = await asyncio.to_thread(libraries)
     ca = _certificate(folder)
     names = ("plain", "secure", "behind", "controller")
-    ports = dict(zip(names, _free_ports(len(names)), strict=True))
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     async with proxied(f"{LOOPBACK}:{ports['behind']}") as proxy:
         proxy_port = int(proxy.address.rpartition(":")[2])
         started = await _formatted(folder, jars, {**ports, "proxied": proxy_port})
@@ -275,15 +275,6 @@ async def _formatted(folder: Path, jars: Path, ports: dict[str, int]) -> Broker:
 
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that no outgoing connection gets meanwhile, so that a broker that is started again finds them free."""
-    found: set[int] = set()
-    while len(found) < count:
-        with contextlib.suppress(DevServerError):
-            found.add(check_free(random.randrange(20_000, 32_000)))
-    return list(found)
 
 
 def _certificate(folder: Path) -> Path:

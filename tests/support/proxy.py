@@ -23,7 +23,14 @@ class Proxy:
     mute: bool = False
     closed: bool = False
     cuts: int = 0
+    _passed: asyncio.Event = field(default_factory=asyncio.Event)
     _connections: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def passes(self, pieces: int) -> None:
+        """Wait until so many pieces of the server's answers have come through."""
+        for _ in range(pieces):
+            self._passed.clear()
+            await self._passed.wait()
 
     def cut(self) -> None:
         """Break every connection there is, without a goodbye."""
@@ -54,6 +61,8 @@ class Proxy:
             if not (answers and self.mute):
                 writer.write(data)
                 await writer.drain()
+                if answers:
+                    self._passed.set()
         raise ConnectionResetError
 
 

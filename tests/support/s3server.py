@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +13,14 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from affidavit.stores.errors import StoreUnavailable
+from affidavit.stores.object import ObjectStore
 from affidavit.stores.place import StoreOptions, StoreUrl
+from tests.support.ports import free_ports
 from workers.devserver import LOOPBACK, _die_with_parent
 
 ACCESS_KEY = "AKIDEVIDENCETESTS"
@@ -38,6 +40,17 @@ PATIENT = StoreOptions(timeout_s=60, allow_http=True)
 def fresh_url() -> StoreUrl:
     """A place that nobody has used."""
     return StoreUrl("s3", BUCKET, f"tests/{uuid.uuid4().hex}")
+
+
+def hasty(url: StoreUrl, timeout_s: float) -> ObjectStore:
+    """A store that is there, with a short limit for what it is asked later; the server may be too slow for it now."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            return ObjectStore(url, options=StoreOptions(timeout_s=timeout_s, allow_http=True), create=False)
+        except StoreUnavailable:
+            if time.monotonic() > deadline:
+                raise
 
 
 def find_weed() -> str | None:
@@ -73,7 +86,7 @@ class S3Server:
         weed = find_weed()
         assert weed is not None
         if not self.ports:
-            self.ports = dict(zip((*_PORTS, "s3.port", "s3.port.grpc"), _free_ports(8), strict=True))
+            self.ports = dict(zip((*_PORTS, "s3.port", "s3.port.grpc"), free_ports(8), strict=True))
         (self.root / "data").mkdir(parents=True, exist_ok=True)
         rights = {ACCESS_KEY: ["Admin", "Read", "Write", "List"], READER_KEY: ["Read", "List"]}
         identities = [
@@ -156,11 +169,3 @@ def s3_server(root: Path) -> Iterator[S3Server]:
         yield server
     finally:
         server.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [probe.getsockname()[1] for probe in probes]

@@ -11,9 +11,11 @@ from typing import BinaryIO
 from activities.embedders import Counts, HashEmbedder
 from activities.errors import IntegrityError
 from affidavit.stores.base import EvidenceStore
+from tests.support.taps import LIMIT_S
 
-_HOLD_LIMIT_S = 8.0
-"""Shorter than the time limit of a journal activity, so that a held attempt is never given up and repeated."""
+_HOLD_LIMIT_S = 2 * LIMIT_S
+"""Longer than a test waits for an answer that does not wait for the store; shorter than the time limit of a journal
+activity, so that a held attempt, which goes on heartbeating, is never given up and repeated."""
 
 
 class HeldStore:

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHandle
 T = TypeVar("T")
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool], *, within: float = 15.0) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool], *, within: float = 30.0) -> T:
     """Ask until the answer fits and return it; fail with the last answer after `within` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within

@@ -26,6 +26,7 @@ from tests.support.oracle import attested
 from tests.support.proof import chain_heads
 from tests.support.rig import AGENT, Rig, actions
 from tests.support.stand_ins import HeldStore, LosingStore
+from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
 
 CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True}
@@ -278,7 +279,7 @@ BAD_STARTS: list[Any] = [
 @pytest.mark.parametrize(("args", "reason"), BAD_STARTS)
 async def test_a6_a_bad_start_of_another_client_fails_at_once(running: Rig, args: list[Any], reason: str) -> None:
     handle = await start(running, fresh_id(), *args)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         error = await failure(handle)
     assert (error.type, error.message) == ("BadSpec", f"invalid session spec: {reason}")
     assert error.non_retryable
@@ -289,7 +290,7 @@ async def test_a6_a_lone_surrogate_of_the_default_converter_fails_at_once(runnin
         [{"agent": {"version": "1", "charter": "\ud83d", "instance_uid": "i"}}]
     )
     handle = await start(running, fresh_id(), payload(encoded.data))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         error = await failure(handle)
     assert error.type == "BadSpec"
     assert error.message.startswith("invalid session spec: agent.charter: ")
@@ -297,7 +298,7 @@ async def test_a6_a_lone_surrogate_of_the_default_converter_fails_at_once(runnin
 
 async def test_a6_a_retry_policy_fails_at_once(running: Rig) -> None:
     handle = await start(running, fresh_id(), GOOD, retry_policy=RetryPolicy(maximum_attempts=0))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         error = await failure(handle)
     assert (error.type, error.message) == ("BadSpec", "a session takes no retry policy and no cron schedule")
     assert not (running.data.evidence / "sessions").exists()
@@ -324,7 +325,7 @@ async def test_a6_a_cron_schedule_that_waits_for_its_hour_ends_when_somebody_ope
     with pytest.raises(SessionRefused) as refused:
         await running.open(session_id=handle.id)
     assert refused.value.reason == "a session takes no retry policy and no cron schedule"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         assert (await failure(handle)).type == "BadSpec"
 
 
@@ -360,7 +361,7 @@ async def test_an_opening_that_can_never_succeed_ends_the_session_and_refuses_wh
     async with rig.worker(store=store):
         with store.held():
             handle = await start(rig, fresh_id(), GOOD)
-            await asyncio.to_thread(store.waiting.wait, 5)
+            assert await asyncio.to_thread(store.waiting.wait, LIMIT_S)
             submitted = await handle.start_update(
                 "submit", json_payload({"steps": [CALL]}), wait_for_stage=WorkflowUpdateStage.ACCEPTED
             )
@@ -384,7 +385,7 @@ async def test_a_flush_before_the_opening_event_waits_for_it(rig: Rig) -> None:
         with store.held():
             handle = await start(rig, fresh_id(), GOOD)
             flushing = await handle.start_update("flush", wait_for_stage=WorkflowUpdateStage.ACCEPTED)
-            await asyncio.to_thread(store.waiting.wait, 5)
+            assert await asyncio.to_thread(store.waiting.wait, LIMIT_S)
         flushed = await flushing.result()
         outcome = await rig.client.handle(handle.id).close()
     heads = chain_heads(handle.id, attested(rig, outcome))

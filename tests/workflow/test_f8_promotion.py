@@ -30,6 +30,7 @@ from tests.support.processes import WORKERS, environment, line, process
 from tests.support.rig import Rig
 from tests.support.stored import StoredSession
 from tests.support.taps import LIMIT_S, Outage, TapBus
+from tests.support.waiting import eventually
 from workers.devserver import DevServer
 
 STEPS: list[dict[str, Any]] = [
@@ -300,6 +301,11 @@ async def test_the_store_is_named_to_the_publisher(rig: Rig) -> None:
     changed = rig.settings.model_copy(update={"roles": ("session",), "signing_seed_file": None, "store": other})
     async with Rig(rig.client, rig.data, changed).worker(), signing(rig):
         promoting = asyncio.create_task(promoted(rig, session))
+
+        async def issued() -> bool:
+            return (rig.folder(session.life.session_id) / "receipt.json").exists()
+
+        await eventually(issued, bool, within=LIMIT_S)
         await asyncio.sleep(1)
         assert receipt_on_disk(rig, session)
         assert not promoting.done()

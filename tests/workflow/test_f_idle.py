@@ -53,11 +53,12 @@ async def timers(bare: Bare) -> list[tuple[str, float]]:
 async def test_f6_idle_close_by_one_timer_that_is_rearmed(running: Rig) -> None:
     session, bare = await opened(running, limits=Limits(idle_close_s=2))
     begun = time.monotonic()
+    last = begun
     for number in range(15):
+        last = time.monotonic()
         # Reported over half of the time, with clocks of their own that tell nothing.
         await bare.step(call(f"c{number}", claimed_time="2099-01-01T00:00:00Z" if number % 2 else 0))
         await asyncio.sleep(max(0.0, begun + number / 15 - time.monotonic()))
-    last = time.monotonic()
     outcome = await session.result()
     assert time.monotonic() - last >= 1.8
     assert (outcome.status, outcome.stop_reason_id, outcome.stop_reason) == ("closed", 4, "Session Closed")
@@ -71,20 +72,23 @@ async def test_f6_idle_close_by_one_timer_that_is_rearmed(running: Rig) -> None:
 
 
 async def test_f6_an_open_attempt_holds_it_off_until_its_lapse(running: Rig) -> None:
-    limits = Limits(idle_close_s=1, attempt_lapse_s=3, drain_timeout_s=1)
-    (lapsing, bare), (ending, other) = await opened(running, limits=limits), await opened(running, limits=limits)
-    await asyncio.gather(bare.admit("a1"), other.admit("a1"))
-    begun = time.monotonic()
+    limits = Limits(idle_close_s=2, attempt_lapse_s=6, drain_timeout_s=1)
+
+    async def admitted() -> tuple[Any, Bare]:
+        session, bare = await opened(running, limits=limits)
+        await bare.admit("a1")
+        return session, bare
+
+    (lapsing, _), (ending, other) = await asyncio.gather(admitted(), admitted())
 
     async def end_it() -> SessionOutcome:
         # Longer than idle close, but the attempt is open.
-        await asyncio.sleep(1.8)
+        await asyncio.sleep(2.8)
         assert (await other.view())["state"] == "open"
         await other.step(said("done", attempt_id="a1"))
         return await ending.result()
 
     held, lapsed = await asyncio.gather(end_it(), lapsing.result())
-    assert time.monotonic() - begun >= 3.0
     assert (held.status, held.stop_reason_id, held.steps) == ("closed", 4, 1)
     # An attempt that is silent for its lapse is not waited for, but it is not forgotten either.
     assert (lapsed.status, lapsed.reason) == (
@@ -92,11 +96,11 @@ async def test_f6_an_open_attempt_holds_it_off_until_its_lapse(running: Rig) -> 
         "1 attempts were open when the drain timeout ended",
     )
     quarantined = running.bus(lapsing.session_id)[-1]
-    assert quarantined["time"] - running.bus(lapsing.session_id)[0]["time"] >= 3000
+    assert quarantined["time"] - running.bus(lapsing.session_id)[0]["time"] >= 6000
 
 
 async def test_f6_e3_it_applies_to_poisoned_sessions(running: Rig) -> None:
-    session, bare = await opened(running, limits=Limits(idle_close_s=1))
+    session, bare = await opened(running, limits=Limits(idle_close_s=3))
     await bare.record(call("c1"), said("who asked?", attempt_id="nobody"))
     await eventually(bare.view, lambda view: view["poisoned"] is not None)
     outcome = await session.result()
@@ -131,7 +135,7 @@ TOOL_USE = said("x", finish_reason="tool_use")
         ({}, [said("x", finish_reason="who knows")], "close", (99, "Other")),
         ({}, [TOOL_USE, call("c1", allowed=False, stage="policy")], "close", (93, "Policy Blocked")),
         ({}, [TOOL_USE], "cancel", (99, "Other")),
-        ({"limits": Limits(idle_close_s=1)}, [TOOL_USE], "idle", (4, "Session Closed")),
+        ({"limits": Limits(idle_close_s=3)}, [TOOL_USE], "idle", (4, "Session Closed")),
         (
             {"breaker": BreakerConfig(window=1, min_tokens=0, action="abort")},
             [TOOL_USE, TOOL_USE],

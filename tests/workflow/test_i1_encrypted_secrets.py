@@ -13,12 +13,13 @@ import pytest
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.converter import raw_json
 from tests.support.encrypted import with_keys
+from tests.support.ports import free_port
 from tests.support.processes import WORKERS, environment, process
 from tests.support.rig import Rig
 from tests.support.taps import LIMIT_S
 from tests.workflow.test_i6_encryption import sealed_signal, stored_in_temporal
 from tests.workflow.test_i_security import command_line_of, leaked, written_below
-from workers.devserver import DevServer, free_port
+from workers.devserver import DevServer
 
 PLANTED = "planted-b7a2"
 CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True, "arguments": {"q": PLANTED}}

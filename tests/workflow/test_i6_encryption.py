@@ -19,6 +19,7 @@ from tests.support.encrypted import ID_A, ID_B, ID_C, KEY_A, KEY_B, KEY_C, with_
 from tests.support.halves import journaling, signing, until
 from tests.support.oracle import attested, sha256
 from tests.support.rig import Rig, actions
+from tests.support.taps import LIMIT_S
 from tests.support.waiting import eventually
 from tests.workflow.test_cases_more import replayed, uncached
 from workers.worker import workflow_runner
@@ -136,8 +137,8 @@ async def test_b9_i6_a_tampered_and_a_foreign_payload_are_rejected_and_named_by_
         told = event["payload"]
         assert told["reason"] == "payload unavailable"
         assert (told["sha256"], told["bytes"]) == (sha256(sent.payload.data), len(sent.payload.data))
-    # Once each, although every task of the session has opened its history again.
-    assert [record.getMessage() for record in caplog.records] == [
+    # Once each, although every task of the session has opened its history again. The SDK may warn of a slow machine.
+    assert [record.getMessage() for record in caplog.records if record.name == "affidavit.codec"] == [
         f"a payload of {len(tampered.payload.data)} bytes encrypted with key {ID_A} cannot be opened: "
         "its tag is bad: it was altered",
         f"a payload of {len(foreign.payload.data)} bytes encrypted with key {ID_C} cannot be opened: "
@@ -247,6 +248,8 @@ async def test_i6_an_activitys_result_that_cannot_be_opened_suspends_and_does_no
     old, new = with_keys(rig, KEY_A), with_keys(rig, KEY_B, KEY_A)
     async with old.worker():
         session = await old.open()
+        # Else the new worker may publish it, and that result is met first.
+        await eventually(session.view, lambda view: view.published_through == 0, within=LIMIT_S)
     async with new.worker():
         with pytest.raises(AnswerUnreadable, match=ID_B):
             await session.submit(CALL)

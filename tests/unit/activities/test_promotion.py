@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -409,16 +410,23 @@ def test_f10_nobody_but_the_promotion_of_that_session(
 def test_a_long_look_at_a_long_trajectory_does_not_look_like_a_dead_worker(
     store: Store, session: StoredSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    life, beats, beaten = session.life, list[Any](), threading.Semaphore(0)
+
     def slowly(data: bytes) -> Any:
-        time.sleep(0.3)
+        for _ in range(3):
+            beaten.acquire(timeout=10)
         return read_trajectory(data)
+
+    def heard(*details: Any) -> None:
+        beats.append(details)
+        if not details:
+            beaten.release()
 
     monkeypatch.setattr(heartbeats, "INTERVAL_S", 0.05)
     monkeypatch.setattr(heartbeats, "_PACEMAKER", heartbeats._Pacemaker())  # the other one may sleep for 2 s
     monkeypatch.setattr("activities.promotion.read_trajectory", slowly)
-    life, beats = session.life, list[Any]()
     caller = environment("TrajectoryPromotion", f"promote#{life.session_id}#{life.generation}", "run-1")
-    caller.on_heartbeat = lambda *details: beats.append(details)
+    caller.on_heartbeat = heard
     activity = PromotionActivity(store.evidence, Receipts(store.evidence.store, SIGNER, Keyring.parse(RING)))
     caller.run(activity.promote, asked(life))
     assert beats.count(()) >= 3
