@@ -19,6 +19,11 @@ test-code: $(VENV)/.dev
 test-system: $(VENV)/.dev
 	$(BIN)/pytest --ignore=tests/unit --ignore=tests/workflow
 
+# Half an hour on an idle machine; `make bench PAIRS=1` shows the shape of it in a few minutes.
+PAIRS ?= 5
+bench: $(VENV)/.dev
+	$(BIN)/python -P -m benchmarks --pairs $(PAIRS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

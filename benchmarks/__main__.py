@@ -49,7 +49,7 @@ def main() -> int:
     sizes = [size for size in throughput.SIZES if not options.sessions or size.sessions in options.sessions]
     before = os.getloadavg()[0]
     rows = [take(row) for row in micro.rows(options.pairs)] if "micro" in options.only else []
-    rows += [take(row) for row in ending.export_rows()] if "export" in options.only else []
+    rows += [take(row) for row in ending.export_rows(options.pairs)] if "export" in options.only else []
     if set(options.only) - {"micro", "export"}:
         rows += asyncio.run(measure(options.only, options.pairs, sizes))
     text = (

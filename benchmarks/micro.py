@@ -24,7 +24,7 @@ from affidavit.evidence.keys import Signer
 from affidavit.evidence.layout import session_prefix
 from affidavit.evidence.verify import verify_with_events
 from benchmarks.pipeline import KEY, Pipeline
-from benchmarks.results import Row, median
+from benchmarks.results import Row, median, median_row
 from benchmarks.steps import messages, text
 from tests.support.stored import T0
 from workers import collector
@@ -41,7 +41,7 @@ def rows(pairs: int) -> Iterator[Row]:
     """All stages of a step, then the parts."""
     collector.spare()  # as a worker does
     with tempfile.TemporaryDirectory() as folder:
-        whole, staged = [], Counter[str]()
+        whole, staged, parts = [], Counter[str](), list[list[Row]]()
         for pair in range(pairs):
             pipeline = Pipeline(Path(folder) / f"{pair}-whole")
             sent = messages(STEPS // BATCH, BATCH)
@@ -55,6 +55,7 @@ def rows(pairs: int) -> Iterator[Row]:
                 pipeline.report(data)
             staged.update(pipeline.spent)
             pipeline.close()
+            parts.append(list(_parts(pipeline)))
         shares = ", ".join(f"{stage} {spent / staged.total():.0%}" for stage, spent in staged.items())
         note = f"{median(whole) / _round_trip_us(_record(pipeline)):.0f} x a JSON round trip of an event; {shares}"
         yield Row(
@@ -66,7 +67,7 @@ def rows(pairs: int) -> Iterator[Row]:
             less_is_better=True,
             note=note,
         )
-        yield from _parts(pipeline)
+        yield from (median_row(each) for each in zip(*parts, strict=True))
 
 
 def _folder(pipeline: Pipeline) -> Path:

@@ -33,6 +33,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def median_row(rows: Sequence[Row]) -> Row:
+    """Of rows of one measure that whose value is in the middle, with its own note."""
+    return sorted(rows, key=lambda row: row.value)[len(rows) // 2]
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which a share of the values lies, by the nearest rank."""
     ordered = sorted(values)
