@@ -98,9 +98,6 @@ QUERY_EVENTS_AFTER: Final = "events_after"
 QUERY_RECENT_EVENTS: Final = "recent_events"
 QUERY_COUNT_EVENTS: Final = "count_events"
 
-ASK_AGAIN: Final = "another worker is taking the workflow up; ask again"
-"""What a query is told that came ahead of the workflow task which it would have to wait for."""
-
 ACTIVITY_EMBED: Final = "embed"
 ACTIVITY_OPEN: Final = "open"
 ACTIVITY_CHECK_EVENTS: Final = "check_events"

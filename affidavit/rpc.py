@@ -44,6 +44,8 @@ LONGEST_PAUSE_S: Final = 5.0
 SHORT_CALL: Final = timedelta(seconds=10)
 QUERY_CALL: Final = timedelta(seconds=3)
 """Less than those who wait for an answer give it, so that a query that was lost is asked again for them."""
+LONGEST_QUERY_CALL: Final = timedelta(seconds=12)
+_QUERY_EXPIRED: Final = "Query expired"
 LONG_CALL: Final = timedelta(seconds=30)
 """Temporal answers every wait within 20 s; the SDK then waits on."""
 ANSWERED_S: Final = 45.0
@@ -74,6 +76,9 @@ _TASK_WAS_FAILED: Final = "unexpected workflow task failure"
 asked again; a task that keeps failing is told in other words, and not waited for."""
 _NO_NAMESPACE: Final = re.compile(r"Namespace (\S+) is not found")
 _RUN_ENDED: Final = "AcceptedUpdateCompletedWorkflow"
+_UNPROCESSED: Final = "UnprocessedUpdate"
+"""What Temporal says where a task was answered without the update that came with it: the SDK's core does that if a query
+has played all else of the task ahead of it."""
 _CAPACITY: Final = (
     contract.REFUSED_BUSY,
     contract.REFUSED_ROLLING_OVER,
@@ -140,7 +145,8 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
         if type_ == _RUN_ENDED:
             return _Fault.INTERRUPTED
         # A full queue is the caller's to wait for, but only if it is sure that the steps did not get in before.
-        return _Fault.LATER if type_ in (_CAPACITY if doubt else _CAPACITY[:2]) else _Fault.FINAL
+        passing = (_UNPROCESSED, *(_CAPACITY if doubt else _CAPACITY[:2]))
+        return _Fault.LATER if type_ in passing else _Fault.FINAL
     if not isinstance(error, RPCError):
         return _Fault.LOST
     if any(text in error.message for text in _RUN_IS_FULL):
@@ -153,12 +159,12 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
 
 
 async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = QUERY_CALL) -> T:
-    """A query's answer, asked for again where a worker refuses or loses it: one that takes a workflow up refuses what
-    comes ahead of the task that is on its way, and the SDK's core then forgets the queries that wait behind it.
+    """A query's answer, asked for again where a worker loses it: the SDK's core forgets queries that wait for a
+    workflow while it is taken up anew, and gives up those that it meets behind a task that they came before.
 
     Args:
         query: asks, and waits so long at most.
-        each: how long that is.
+        each: how long that is at first; a worker may have to replay a long history for an answer.
 
     Raises:
         WorkflowQueryFailedError, RPCError: it failed for another reason, or like that for long.
@@ -169,12 +175,13 @@ async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = QU
         try:
             return await query(each)
         except WorkflowQueryFailedError as error:
-            if contract.ASK_AGAIN not in error.message or clock() > give_up:
+            if _QUERY_EXPIRED not in error.message or clock() > give_up:
                 raise
         except RPCError as error:
             check_cancelled(error)
             if error.status not in _TIMED_OUT or clock() > give_up:
                 raise
+            each = min(2 * each, LONGEST_QUERY_CALL)
         await asyncio.sleep(FIRST_PAUSE_S)
 
 
@@ -345,7 +352,7 @@ def translated(subject: str) -> Iterator[None]:
     try:
         yield
     except WorkflowQueryFailedError as error:
-        if contract.ASK_AGAIN in error.message:
+        if _QUERY_EXPIRED in error.message:
             raise AffidavitUnavailable(f"session {printable(subject)} needs a worker that takes it up") from None
         raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from None
     except WorkflowUpdateFailedError as error:

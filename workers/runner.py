@@ -1,18 +1,19 @@
-"""Runs workflows, and keeps a query from playing one ahead of its next workflow task.
+"""Runs workflows, and lets no instance go on that a query has played ahead of its next workflow task.
 
 A query that reaches a worker without the workflow in its cache brings the history along, with events that no task has
 taken up yet. The SDK's core (temporalio 1.35) plays those too, and goes on from there when the task comes: what was
 there before the query and what came after it make two activations now, and one in every replay. Where an update came
 with the task, commands then stand in history in an order that no replay gives, and no worker can go on with the
-workflow. So what would be played ahead is refused: the query fails, core forgets the workflow, and the task, which is
-on its way, begins with all of it.
+workflow.
+
+The query may be answered so. But before such an instance takes another task, history is asked what became of the one
+that it has played: was it completed as it was played, the instance is as a replay would make it; else the task fails,
+core forgets the instance, and the task, which comes again at once, begins with all there is.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,77 +22,57 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.workflow import Info
 
-from affidavit.contract import ASK_AGAIN
-
-PATIENCE_S: Final = 3.0
-_REMEMBERED: Final = 1000
-_FORGOTTEN_S: Final = 60.0
+PLAYED_AHEAD: Final = "a query has played the workflow ahead of this task; it begins anew"
+"""Why a task fails that came to such an instance."""
 _QUIET: Final = frozenset({"query_workflow", "remove_from_cache"})
+_ALONE: Final = "legacy_query"
+"""What core calls a query that no workflow task brings along."""
+
+WasCompleted = Callable[[str, str, int], bool]
+"""Whether, of a workflow and a run, the task that takes up the events up to a number was completed with these alone."""
 
 
 class CarefulRunner(UnsandboxedWorkflowRunner):
-    """The SDK's runner without its sandbox, of instances that are not played ahead. Where there are no updates, being
-    played ahead changes nothing."""
+    """The SDK's runner without its sandbox, of instances that do not go on from where a query has played them to. Where
+    there are no updates, being played ahead changes nothing."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` tells seconds."""
-        self._waiting = _Waiting(clock)
+    def __init__(self, was_completed: WasCompleted) -> None:
+        """`was_completed` is asked in a workflow's thread."""
+        self._was_completed = was_completed
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See `WorkflowRunner.create_instance`."""
         instance = super().create_instance(det)
-        return _Careful(instance, self._waiting) if det.defn.updates else instance
-
-
-class _Waiting:
-    """Since when runs have kept queries waiting. After a while they are let in all the same: nothing takes up the
-    events behind the last task of a run that was terminated."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._since: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """When the first query was refused, and the last one."""
-
-    def is_over(self, run_id: str) -> bool:
-        with self._lock:
-            now = self._clock()
-            since, last = self._since.pop(run_id, (now, now))
-            if now - last > _FORGOTTEN_S:  # another worker took the task: this is another wait
-                since = now
-            self._since[run_id] = since, now
-            if len(self._since) > _REMEMBERED:
-                self._since.popitem(last=False)
-            return now - since >= PATIENCE_S
-
-    def ends(self, run_id: str) -> None:
-        with self._lock:
-            self._since.pop(run_id, None)
+        if not det.defn.updates:
+            return instance
+        return _Careful(instance, functools.partial(self._was_completed, det.info.workflow_id))
 
 
 class _Careful(WorkflowInstance):
-    """An instance that was let ahead after all takes no task any more: the next one fails, and begins anew."""
+    """Only what comes first after a replay can have been played for a query: a worker that has the workflow in its
+    cache gets no history with one."""
 
-    def __init__(self, instance: WorkflowInstance, waiting: _Waiting) -> None:
+    def __init__(self, instance: WorkflowInstance, was_completed: Callable[[str, int], bool]) -> None:
+        """`was_completed`: of a run, see `WasCompleted`."""
         self._instance = instance
-        self._waiting = waiting
-        self._task_time: int | None = None
-        self._is_ahead = False
+        self._was_completed = was_completed
+        self._was_replaying = False
+        self._first: int | None = None
+        """Length of the history at the first activation after a replay, while it is the last one."""
+        self._is_doubtful = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         if all(job.WhichOneof("variant") in _QUIET for job in act.jobs):
+            self._is_doubtful |= any(job.query_workflow.query_id == _ALONE for job in act.jobs)
             return self._instance.activate(act)
-        if self._is_ahead:
-            return _refusal()
-        # A task has a time of its own: that of its start.
-        task_time = act.timestamp.ToNanoseconds()
-        if not act.is_replaying and task_time == self._task_time:
-            if not self._waiting.is_over(act.run_id):
-                return _refusal()
-            self._is_ahead = True
-        elif not act.is_replaying:
-            self._waiting.ends(act.run_id)
-        self._task_time = task_time
+        if self._first is not None and self._is_doubtful and not self._was_completed(act.run_id, self._first):
+            completion = WorkflowActivationCompletion()
+            completion.failed.failure.message = PLAYED_AHEAD
+            return completion
+        self._first = None
+        if self._was_replaying and not act.is_replaying and not _has_update(act):
+            self._first, self._is_doubtful = act.history_length, False
+        self._was_replaying = act.is_replaying
         return self._instance.activate(act)
 
     def get_serialization_context(self, command_info: Any) -> Any:
@@ -107,7 +88,6 @@ class _Careful(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
-def _refusal() -> WorkflowActivationCompletion:
-    completion = WorkflowActivationCompletion()
-    completion.failed.failure.message = ASK_AGAIN
-    return completion
+def _has_update(act: WorkflowActivation) -> bool:
+    """An update comes with a task, never with a query."""
+    return any(job.HasField("do_update") for job in act.jobs)

@@ -47,6 +47,7 @@ from workers.buses import make_bus
 from workers.pages import Pages
 from workers.runner import CarefulRunner
 from workers.settings import SettingsError, WorkerSettings
+from workers.tasks import CompletedTasks
 from workers.telemetry import LiveMeter
 from workflows import embedding
 from workflows.grants import GrantBook
@@ -205,7 +206,7 @@ def _worker(
         workflows=workflows,
         interceptors=[*telemetry, LostInputs(), Pages()],
         activity_executor=executor,
-        workflow_runner=workflow_runner(CarefulRunner()),
+        workflow_runner=workflow_runner(CarefulRunner(CompletedTasks(client, asyncio.get_running_loop()))),
         max_concurrent_activities=settings.threads,
         max_concurrent_local_activities=settings.threads,
         max_cached_workflows=settings.max_cached_workflows,

@@ -22,6 +22,7 @@ from tests.support.failed_tasks import SLOW
 from tests.support.oracle import attested
 from tests.support.proof import chain_heads, check_signature, lifecycle, uids
 from tests.support.rig import Rig
+from workers.runner import PLAYED_AHEAD
 
 COMPARED: Final = (
     "status",
@@ -78,7 +79,7 @@ async def failed_tasks(rig: Rig, session_id: str) -> list[str]:
         for event in history.events:
             if event.HasField("workflow_task_failed_event_attributes"):
                 failed = event.workflow_task_failed_event_attributes
-                if failed.cause not in NORMAL and not failed.failure.message.startswith(SLOW):
+                if failed.cause not in NORMAL and not failed.failure.message.startswith((SLOW, PLAYED_AHEAD)):
                     causes.append(f"{WorkflowTaskFailedCause.Name(failed.cause)}: {failed.failure.message[:200]}")
     return causes
 

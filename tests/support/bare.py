@@ -89,7 +89,7 @@ class Bare:
                     return await self.update(name, argument, update_id=update_id), reasons
                 except WorkflowUpdateFailedError as error:
                     type_ = error.cause.type if isinstance(error.cause, ApplicationError) else None
-                    if type_ not in ("RollingOver", "Busy", "AcceptedUpdateCompletedWorkflow"):
+                    if type_ not in ("RollingOver", "Busy", "AcceptedUpdateCompletedWorkflow", "UnprocessedUpdate"):
                         raise
                     reasons.append(type_)
                 except WorkflowUpdateRPCTimeoutOrCancelledError as error:
@@ -112,7 +112,7 @@ class Bare:
         return refused.value.cause.type, refused.value.cause.message
 
     async def view(self) -> Json:
-        # As the client asks: a worker that takes the session up may refuse what comes ahead of its first task.
+        # As the client asks: a worker that takes the session up may lose what comes ahead of its first task.
         answer: Json = await rpc.asked(lambda limit: self.handle.query("view", rpc_timeout=limit))
         return answer
 

@@ -7,6 +7,8 @@ from typing import Final
 
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
+from workers.runner import PLAYED_AHEAD
+
 CORE_LOGGER: Final = "temporalio.core"
 SLOW: Final = "[TMPRL1101]"
 """What the SDK says of a task that had no answer for 2 s. Where many sessions or workers share the cores, a task may
@@ -16,7 +18,7 @@ _SIGNS: Final = ("Failed activation", "Failing workflow task", "Unhandled", "Unf
 
 
 class FailedTasks(logging.Handler):
-    """Collects what Temporal's loggers say of workflow tasks that failed."""
+    """Collects what Temporal's loggers say of workflow tasks that failed, for any reason but a query that came first."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -24,7 +26,7 @@ class FailedTasks(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if any(sign in message for sign in _SIGNS):
+        if any(sign in message for sign in _SIGNS) and PLAYED_AHEAD not in message:
             self.seen.append(f"{record.name}: {message}")
 
     def forget_slow(self) -> None:

@@ -72,6 +72,7 @@ PASSING = [
     WorkflowUpdateRPCTimeoutOrCancelledError(),
     refused("RollingOver"),
     refused("Busy"),
+    refused("UnprocessedUpdate"),
     *(
         RPCError("x", status, b"")
         for status in (

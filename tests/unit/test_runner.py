@@ -1,17 +1,20 @@
-"""Which activations an instance takes: what a query plays ahead of a workflow task is refused."""
+"""Which activations an instance takes that may have been played ahead of its task by a query."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance
 
-from workers.runner import _Careful, _Waiting
+from workers.runner import _Careful
+from workers.tasks import was_completed
 
-REFUSED = "another worker is taking the workflow up; ask again"
+REFUSED = "a query has played the workflow ahead of this task; it begins anew"
 
 
 class Played(WorkflowInstance):
@@ -35,29 +38,36 @@ class Played(WorkflowInstance):
 
 
 class Instance:
-    """An instance, what it played, and a clock that the test sets."""
+    """An instance, what it played, and of which lengths of the history was asked."""
 
     def __init__(self) -> None:
-        self.now = 0.0
         self.played = Played()
-        self._waiting = _Waiting(lambda: self.now)
-        self._careful = _Careful(self.played, self._waiting)
+        self.asked: list[tuple[str, int]] = []
+        self.completed = False
+        self._careful = _Careful(self.played, self._was_completed)
 
-    def anew(self) -> None:
-        """As after an eviction."""
-        self._careful = _Careful(self.played, self._waiting)
+    def _was_completed(self, run_id: str, length: int) -> bool:
+        self.asked.append((run_id, length))
+        return self.completed
 
-    def told_ahead(self, task: int = 1) -> str:
-        """Replay a task, and activate in its time once more."""
-        self.told("initialize_workflow", task, replaying=True)
-        return self.told("resolve_activity", task)
+    def replayed(self) -> None:
+        """A task, as history has it."""
+        assert self.told("initialize_workflow", 3, replaying=True) == ""
 
-    def told(self, kind: str, task: int, *, replaying: bool = False) -> str:
-        """Activate with one job in the time of a task; returns why it was refused, or nothing."""
+    def told(self, kind: str, length: int, *, replaying: bool = False) -> str:
+        """Activate with one job at a length of the history; returns why it was refused, or nothing."""
         job = WorkflowActivationJob()
         getattr(job, kind).SetInParent()
-        act = WorkflowActivation(run_id="r", is_replaying=replaying, jobs=[job])
-        act.timestamp.FromNanoseconds(task)
+        return self._told(job, length, replaying)
+
+    def queried(self, query_id: str, length: int) -> str:
+        """Activate with a query."""
+        job = WorkflowActivationJob()
+        job.query_workflow.query_id = query_id
+        return self._told(job, length, True)
+
+    def _told(self, job: WorkflowActivationJob, length: int, replaying: bool) -> str:
+        act = WorkflowActivation(run_id="r", is_replaying=replaying, jobs=[job], history_length=length)
         return self._careful.activate(act).failed.failure.message
 
 
@@ -66,49 +76,65 @@ def instance() -> Instance:
     return Instance()
 
 
-def test_tasks_queries_and_evictions_are_taken_as_they_come(instance: Instance) -> None:
-    assert instance.told("initialize_workflow", 1) == ""
-    assert instance.told("query_workflow", 1) == ""
-    assert instance.told("signal_workflow", 2) == ""
-    assert instance.told("remove_from_cache", 2) == ""
-    assert instance.played.kinds == ["initialize_workflow", "query_workflow", "signal_workflow", "remove_from_cache"]
+def test_what_a_query_has_played_ahead_is_shown_and_takes_no_task(instance: Instance) -> None:
+    instance.replayed()
+    assert instance.told("resolve_activity", 8) == ""
+    assert instance.queried("legacy_query", 8) == ""
+    assert instance.told("do_update", 12) == REFUSED
+    assert instance.asked == [("r", 8)]
+    assert instance.played.kinds == ["initialize_workflow", "resolve_activity", "query_workflow"]
 
 
-def test_a_replay_may_cut_a_task_as_it_likes(instance: Instance) -> None:
-    assert instance.told("initialize_workflow", 1, replaying=True) == ""
-    assert instance.told("resolve_activity", 1, replaying=True) == ""
+def test_a_task_that_was_completed_is_followed_by_the_next(instance: Instance) -> None:
+    instance.completed = True
+    instance.replayed()
+    assert instance.told("resolve_activity", 9) == ""
+    assert instance.queried("legacy_query", 9) == ""
+    assert instance.told("do_update", 14) == ""
+    assert instance.queried("legacy_query", 14) == ""
+    assert instance.told("signal_workflow", 20) == ""
+    assert instance.asked == [("r", 9)]
 
 
-def test_what_comes_in_the_time_of_the_task_before_is_refused(instance: Instance) -> None:
-    assert instance.told_ahead() == REFUSED
-    assert instance.played.kinds == ["initialize_workflow"]
+def test_nothing_is_asked_where_no_query_can_have_played_it(instance: Instance) -> None:
+    instance.replayed()
+    assert instance.told("resolve_activity", 9) == ""
+    assert instance.queried("of-a-task", 9) == ""
+    assert instance.told("signal_workflow", 14) == ""
+    assert instance.told("remove_from_cache", 14) == ""
+    assert instance.asked == []
 
 
-def test_an_instance_that_was_let_ahead_answers_queries_and_takes_no_task(instance: Instance) -> None:
-    assert instance.told_ahead() == REFUSED
-    instance.anew()
-    instance.now = 2.9
-    assert instance.told_ahead() == REFUSED
-    instance.anew()
-    instance.now = 3.0
-    assert instance.told_ahead() == ""
-    assert instance.told("query_workflow", 1) == ""
-    assert instance.told("do_update", 2) == REFUSED
+def test_an_update_comes_with_a_task(instance: Instance) -> None:
+    instance.replayed()
+    assert instance.told("do_update", 9) == ""
+    assert instance.queried("legacy_query", 9) == ""
+    assert instance.told("signal_workflow", 14) == ""
+    assert instance.asked == []
 
 
-def test_a_task_that_is_taken_up_begins_the_wait_anew(instance: Instance) -> None:
-    assert instance.told_ahead() == REFUSED
-    instance.anew()
-    instance.now = 3.0
-    instance.told("initialize_workflow", 1, replaying=True)
-    assert instance.told("resolve_activity", 2) == ""
-    instance.anew()
-    instance.now = 4.0
-    assert instance.told_ahead(2) == REFUSED
+def test_what_was_never_replayed_was_never_played_ahead(instance: Instance) -> None:
+    assert instance.told("initialize_workflow", 3) == ""
+    assert instance.queried("legacy_query", 3) == ""
+    assert instance.told("signal_workflow", 9) == ""
+    assert instance.asked == []
 
 
-def test_a_wait_that_was_long_ago_is_another_one(instance: Instance) -> None:
-    assert instance.told_ahead() == REFUSED
-    instance.anew()
-    instance.now = 60.1
-    assert instance.told_ahead(2) == REFUSED
+@pytest.mark.parametrize(
+    ("behind", "completed"),
+    [
+        (["COMPLETED", "SCHEDULED", "STARTED"], True),
+        (["STARTED", "COMPLETED"], True),
+        (["TIMED_OUT", "SCHEDULED", "STARTED"], False),
+        (["FAILED", "SCHEDULED", "STARTED"], False),
+        (["STARTED"], False),
+        (["SCHEDULED", "STARTED", "COMPLETED"], False),
+        (["STARTED", "TIMED_OUT", "SCHEDULED", "STARTED", "COMPLETED"], False),
+        ([], False),
+    ],
+)
+def test_a_task_was_completed_with_what_was_played_where_nothing_came_between(
+    behind: list[str], completed: bool
+) -> None:
+    kinds = [EventType.Value(f"EVENT_TYPE_WORKFLOW_TASK_{name}") for name in behind]
+    assert was_completed([HistoryEvent(event_type=kind) for kind in kinds]) is completed
