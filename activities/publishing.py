@@ -21,7 +21,9 @@ from affidavit.stores.base import EvidenceStore, ObjectMissing, base_name
 
 RECORDS_PER_CALL: Final = 1000
 BYTES_PER_CALL: Final = 8 * 1024 * 1024
-"""Bounds of one call of the bus: a long range neither fills memory nor outlasts a heartbeat timeout."""
+READING_S: Final = 2.0
+"""Bounds of one call of the bus: a long range neither fills memory nor outlasts a heartbeat timeout. A call ends with a
+segment, so that an activity that runs out of time ends with one too; it has more only where one segment has."""
 
 EVENTS_PER_ACTIVITY: Final = 1000
 BYTES_PER_ACTIVITY: Final = 64 * 1024 * 1024
@@ -88,7 +90,7 @@ class PublishingActivity:
         Reads no further ahead than one call, and no segment more once `given_up` is set: a thread cannot be cancelled.
         """
         self._check_store(request)
-        index, call, size, total = request.first, list[BusRecord](), 0, 0
+        index, call, size, total, began = request.first, list[BusRecord](), 0, 0, time.monotonic()
         while index <= request.last and index - request.first < EVENTS_PER_ACTIVITY and total < BYTES_PER_ACTIVITY:
             if given_up.is_set():
                 return
@@ -96,14 +98,18 @@ class PublishingActivity:
             index += len(records)
             if index > request.last + 1:
                 raise IntegrityError("the range to publish ends inside a journal segment")
-            for record in records:
-                if call and (len(call) == RECORDS_PER_CALL or size + len(record.value) > BYTES_PER_CALL):
-                    yield call
-                    call, size = [], 0
-                call.append(record)
-                size += len(record.value)
-                total += len(record.value)
-        yield call
+            read = sum(len(record.value) for record in records)
+            if call and (len(call) + len(records) > RECORDS_PER_CALL or size + read > BYTES_PER_CALL):
+                yield call
+                call, size, began = [], 0, time.monotonic()
+            call += records
+            size += read
+            total += read
+            if time.monotonic() - began >= READING_S:
+                yield call
+                call, size, began = [], 0, time.monotonic()
+        if call:
+            yield call
 
     def _read_at(self, request: PublishRequest, index: int) -> list[BusRecord]:
         """Reads the segment, or the lifecycle event, that starts at `index`, and checks every record of it.

@@ -200,6 +200,8 @@ REFUSED_EVENT_INTERVAL_MS: Final = 1000
 ROLLOVER_SIGNALS: Final = 8_000
 ROLLOVER_UPDATES: Final = 1_500
 """Temporal ends a run at 10 000 signals and 2 000 updates; a session hands itself on before."""
+ROLLOVER_LOOK: Final = 50
+"""After so many messages a session looks whether Temporal suggests a new run, also where nothing is journaled."""
 ROLLOVER_WAIT_S: Final = 10
 HANDED_ON_BYTES: Final = 1_000_000
 """Bytes of waiting messages that a run can hand to the next one."""

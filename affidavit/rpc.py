@@ -77,8 +77,8 @@ asked again; a task that keeps failing is told in other words, and not waited fo
 _NO_NAMESPACE: Final = re.compile(r"Namespace (\S+) is not found")
 _RUN_ENDED: Final = "AcceptedUpdateCompletedWorkflow"
 _UNPROCESSED: Final = "UnprocessedUpdate"
-"""What Temporal says where a task was answered without the update that came with it: the SDK's core does that if a query
-has played all else of the task ahead of it."""
+"""What Temporal says where a task was answered without the update that came with it: the SDK's core does that if a
+query has played all else of the task ahead of it."""
 _CAPACITY: Final = (
     contract.REFUSED_BUSY,
     contract.REFUSED_ROLLING_OVER,

@@ -82,6 +82,7 @@ class Consumer:
         self.deciding = False
         self.gaps_are_due = False
         self._unpublished_batches = 0
+        self._has_heard = False
         self._drain_timer: asyncio.Task[None] | None = None
 
     async def consume(self) -> SessionOutcome:
@@ -189,8 +190,10 @@ class Consumer:
 
         # For its turn also where it could go on: which batch takes what an update brings must not hang on whether the
         # update or the end of the last batch was heard of first.
-        if not ready() and (self.publishing >= 0 or self.rolling):
-            self._turns.speak()  # else a publish follows a batch
+        if self._has_heard and not ready():
+            self._has_heard = False
+            if self.publishing >= 0 or self.rolling or self.unpublishable:
+                self._turns.speak()  # else a publish follows the batch
         self.parked = True
         await self._turns.wait(ready)
         self.parked = False
@@ -237,6 +240,7 @@ class Consumer:
             if not await self._write_pending():
                 for item in batch:
                     item.sequence = -1
+                self._turns.speak()
         else:
             self._turns.speak()  # it may have been looked at in an activity
 
@@ -262,6 +266,7 @@ class Consumer:
         state.ledger = pending.ledger
         state.ledger.head = head
         self._unpublished_batches += 1
+        self._has_heard = True
         state.process.log.append(_entries(pending.request))
         state.opened = True
         if isinstance(pending.request, OpenRequest):

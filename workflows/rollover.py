@@ -9,6 +9,7 @@ from temporalio.common import RawValue
 
 from affidavit import contract
 from workflows import handover
+from workflows.clock import MOMENT_S
 from workflows.consumer import Consumer
 from workflows.inbox import Inbox
 from workflows.state import SessionState
@@ -49,6 +50,9 @@ class Rollover:
             )
         except TimeoutError:
             self._turns.speak()
+        # A cancel is heard behind the messages of its task. One that came with the message that has spent the run would
+        # be lost; with a timer it is heard.
+        await workflow.sleep(MOMENT_S)
         while self._consumer.deciding and not ended():
             # Embedding gives up after its attempts, so this ends without bus or store.
             await self._turns.wait(lambda: ended() or not self._consumer.deciding)
@@ -59,10 +63,11 @@ class Rollover:
                 self._spec, self._handed_on(), self._consumer.pending_steps, self._inbox, self._wakes()
             )
         except handover.TooMuchWaits:
-            # The run goes on until some of it is worked off.
+            # The run goes on until enough of it is worked off: to try again after each batch would hold up the next.
             self._consumer.rolling = False
-            waiting = self._inbox.bytes
-            await self._turns.wait(lambda: ended() or self._inbox.bytes < waiting)
+            self._turns.speak()
+            enough = min(self._inbox.bytes, contract.HANDED_ON_BYTES // 2)
+            await self._turns.wait(lambda: ended() or self._inbox.bytes < enough)
             return
         # By itself only the memo of the start goes on, without what was added since.
         memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}

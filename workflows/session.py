@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.admission import ANOTHER_IDENTITY, IDENTITY, accepted, enforced
     from workflows.attributes import Attributes
     from workflows.budget import RunBudget
-    from workflows.clock import admitted_ms, new_id
+    from workflows.clock import MOMENT_S, admitted_ms, new_id
     from workflows.consumer import Consumer
     from workflows.guards import Guards, check_model, refuse
     from workflows.inbox import Arrival, Inbox, Item, Reply
@@ -117,10 +117,14 @@ class AgentSession:
 
         while not ended():
             try:
-                await self._turns.wait(lambda: ended() or self.budget.is_spent() or self.budget.is_suggested())
+                await self._turns.wait(lambda: ended() or self.budget.is_spent() or self.budget.is_to_look())
                 if ended():
                     break
-                await (self._rollover.hand_on(ended) if self.budget.is_spent() else self.budget.look_later())
+                if self.budget.is_spent():
+                    await self._rollover.hand_on(ended)
+                else:
+                    await self._turns.sleep(MOMENT_S)
+                    self.budget.look()
             except asyncio.CancelledError:
                 await self._turns.after_cancel()
                 self._cancel()

@@ -102,7 +102,7 @@ async def check_events(schemas: RawValue, record: RawValue) -> dict[int, str] | 
     except ActivityError as error:
         workflow.logger.warning("events could not be checked: %s", reason_of(error))
         return None
-    return result.faults
+    return _opened(contract.ACTIVITY_CHECK_EVENTS, result).faults
 
 
 C = TypeVar("C", bound=Caller)
@@ -163,7 +163,7 @@ async def locate(request: LocateRequest) -> LocateResult:
         retry_policy=_RETRY,
         summary=f"{len(request.targets)} targets",
     )
-    return result
+    return _opened(ACTIVITY_LOCATE, result)
 
 
 async def deliver(request: DeliverRequest) -> DeliverResult:
@@ -176,7 +176,7 @@ async def deliver(request: DeliverRequest) -> DeliverResult:
         retry_policy=_RETRY,
         summary=f"{len(request.wakes)} wakes",
     )
-    return result
+    return _opened(ACTIVITY_DELIVER, result)
 
 
 async def seal(request: SealRequest) -> SealResult:

@@ -210,19 +210,68 @@ async def test_uids_are_looked_up_when_they_may_be_there(
     assert [look_up for _, look_up in bus.calls] == [expected]
 
 
+class Slow:
+    """A clock that goes on by a number of seconds with each read of the store and each call of the bus."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: DirectoryStore, bus: RecordingBus) -> None:
+        self.now = 100.0
+        self.a_read = self.a_call = 0.0
+        read, send = store.read, bus.publish
+
+        def slow_read(name: str) -> bytes:
+            self.now += self.a_read
+            return read(name)
+
+        async def slow_send(records: Sequence[BusRecord], *, look_up: bool) -> list[Ack]:
+            self.now += self.a_call
+            return await send(records, look_up=look_up)
+
+        monkeypatch.setattr(store, "read", slow_read)
+        monkeypatch.setattr(bus, "publish", slow_send)
+        monkeypatch.setattr("activities.publishing.time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, store: DirectoryStore, bus: RecordingBus) -> Slow:
+    return Slow(monkeypatch, store, bus)
+
+
 async def test_nothing_is_sent_that_might_outlast_the_attempt(
-    publish: Any, bus: RecordingBus, write: Any, monkeypatch: pytest.MonkeyPatch
+    publish: Any, bus: RecordingBus, write: Any, slow: Slow
 ) -> None:
     """A call of the bus may take 24 of the attempt's 30 seconds: reading the journal has 6."""
     write("journal/000000000000.ndjson", sealed(0) + b"\n")
-    clock = iter((100.0, 106.1))
-    monkeypatch.setattr("activities.publishing.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    slow.a_read = 6.1
     with pytest.raises(ApplicationError, match="too long to publish") as failed:
         await publish(0, 0)
     assert (failed.value.type, failed.value.non_retryable) == ("TransientError", False)
     assert bus.calls == []
-    clock = iter((100.0, 105.9))
+    slow.a_read = 5.9
     assert (await publish(0, 0)).count == 1
+
+
+async def test_an_activity_that_runs_out_of_time_ends_with_a_segment(
+    publish: Any, bus: RecordingBus, write: Any, slow: Slow
+) -> None:
+    """The next one begins where a segment does; elsewhere it would find none, and poison the session."""
+    for first in range(0, 1080, 60):
+        write(f"journal/{first:012d}.ndjson", b"\n".join(sealed(n) for n in range(first, first + 60)) + b"\n")
+    slow.a_call = 7.0
+    assert (await publish(0, 1079)).last == 959
+    assert (await publish(960, 1079)).last == 1079
+    assert [record.uid for record in bus.records] == [f"uid-{n}" for n in range(1080)]
+
+
+async def test_a_backlog_on_a_slow_store_goes_out_as_it_is_read(
+    publish: Any, bus: RecordingBus, write: Any, slow: Slow
+) -> None:
+    """After 2 s of reading what was read is sent, and after 6 s the rest is another activity's."""
+    for first in range(20):
+        write(f"journal/{first:012d}.ndjson", sealed(first) + b"\n")
+    slow.a_read = 0.5
+    assert (await publish(0, 19)).last == 11
+    assert [len(call) for call, _ in bus.calls] == [4, 4, 4]
+    assert (await publish(12, 19)).last == 19
 
 
 async def test_a_long_range_is_published_in_parts_that_end_with_a_segment(
@@ -240,9 +289,9 @@ async def test_a_long_range_is_published_in_parts_that_end_with_a_segment(
         parts.append((result.first, result.last, result.count))
         first = result.last + 1
     assert parts == [(0, 1019, 1020), (1020, 2039, 1020), (2040, 2099, 60)]
-    assert [len(call) for call, _ in bus.calls] == [1000, 20, 1000, 20, 60]
+    assert [len(call) for call, _ in bus.calls] == [960, 60, 960, 60, 60]
     assert [record.uid for record in bus.records] == [f"uid-{n}" for n in range(2100)]
-    assert beats == [999, 1019, 2019, 2039]  # after the last call of all the result says it
+    assert beats == [959, 1019, 1979, 2039]  # after the last call of all the result says it
 
 
 async def test_exactly_a_thousand_events_are_one_part(publish: Any, bus: RecordingBus, write: Any) -> None:
@@ -262,8 +311,8 @@ async def test_a_part_of_many_bytes_ends_early(publish: Any, bus: RecordingBus, 
 
 
 async def test_big_records_are_cut_by_size(publish: Any, bus: RecordingBus, write: Any) -> None:
-    big = [envelope(journal_payload(event(n, text="x" * 3_000_000)), n) for n in range(4)]
-    write("journal/000000000000.ndjson", b"\n".join(big) + b"\n")
+    for first in range(4):
+        write(f"journal/{first:012d}.ndjson", envelope(journal_payload(event(first, text="x" * 3_000_000)), first))
     assert (await publish(0, 3)).count == 4
     assert [len(call) for call, _ in bus.calls] == [2, 2]
 
