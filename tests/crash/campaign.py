@@ -15,6 +15,7 @@ from tests.crash.checking import Ended, differences
 from tests.crash.killing import Kills, Server, kill_server, kill_workers, plan
 from tests.crash.load import Load, run_one
 from tests.crash.scripts import SCRIPTS
+from tests.crash.stages import AT_RANDOM
 from tests.support.processes import WORKERS, environment, process
 from tests.support.rig import Rig
 
@@ -29,14 +30,22 @@ RETRY_S = 300.0
 
 @dataclass
 class Result:
-    """What a campaign has found."""
+    """What a campaign has found. `stages`: those it was to kill at, besides at random."""
 
+    mode: Mode
+    seed: int
+    stages: tuple[str, ...]
     planned: Counter[str]
     killed: Counter[str]
     seconds: float
     ended: Counter[str]
     events: int
     differences: list[str] = field(default_factory=list)
+
+    @property
+    def untried(self) -> list[str]:
+        """Stages for which there were too few kills, in their order; `AT_RANDOM` may be one."""
+        return [stage for stage in (*self.stages, AT_RANDOM) if not self.planned[stage] and not self.killed[stage]]
 
     @property
     def unmet(self) -> list[str]:
@@ -56,7 +65,7 @@ async def campaign(
     Args:
         folder: empty; evidence, bus, database and logs are put there.
         stages: where to kill, besides at random.
-        kills: how many in all.
+        kills: how many in all; as many as there are stages are enough for each of them.
         seed: fixes the order of the stages and when is killed at random; when which session comes by is chance.
         sessions: how many run at a time.
     """
@@ -90,7 +99,8 @@ async def campaign(
     finally:
         await server.stop()
     events = sum(ended.outcome.event_count for ended in load.ended)
-    return Result(planned, left.done, time.monotonic() - started, load.by_script(), events, found)
+    seconds = time.monotonic() - started
+    return Result(mode, seed, tuple(stages), planned, left.done, seconds, load.by_script(), events, found)
 
 
 async def _all_differences(rig: Rig, ended: Sequence[Ended], twins: dict[str, Ended]) -> list[str]:

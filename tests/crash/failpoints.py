@@ -20,6 +20,7 @@ import activities.buses.sqlite
 import affidavit.stores.local
 import workflows.attempts
 import workflows.consumer
+import workflows.embedding
 import workflows.handover
 import workflows.session
 import workflows.stages
@@ -61,7 +62,7 @@ class Failpoint:
 
 
 class FailingEmbedder(HashEmbedder):
-    """The product's embedder with a stage before and after each text."""
+    """The product's embedder with a stage before and after each text; whoever is given one asks it in an activity."""
 
     def __init__(self, failpoint: Failpoint) -> None:
         self._failpoint = failpoint
@@ -154,6 +155,7 @@ def fail_in_workflow_code(failpoint: Failpoint) -> None:
         setattr(workflows.stages, name, passing)
 
     around(workflows.session, "message", before="receive")
+    around(workflows.embedding, "assess", before="measure before", after="measure after")
     around(workflows.consumer, "decide", before="number before", after="number after")
     around(workflows.attempts.Attempts, "end", after="attempt closed")
     around(workflows.handover, "pack", after="rollover")

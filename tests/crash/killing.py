@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.crash.stages import AT_RANDOM
+from tests.crash.stages import AT_RANDOM, EMBEDDING
 from tests.support.processes import WORKERS, environment, process
 from tests.support.rig import Rig
 from workers.devserver import DevServer
@@ -29,7 +31,7 @@ PASSAGES: Final = 3
 
 @dataclass
 class Kills:
-    """What is to be killed and what was, by stage."""
+    """What is to be killed, the next one last, and what was, by stage."""
 
     left: list[str]
     done: Counter[str] = field(default_factory=Counter)
@@ -45,21 +47,23 @@ class Kills:
         if self.unmet[stage] < TRIES:
             self.left.insert(0, stage)
 
+    def for_one_worker(self) -> list[str]:
+        """The next stages that one worker can stop at, which is given an embedder or is not; in order."""
+        stages = [stage for stage in reversed(self.left) if stage != AT_RANDOM]
+        return list(itertools.takewhile(lambda stage: (stage in EMBEDDING) == (stages[0] in EMBEDDING), stages))
+
 
 def plan(stages: Sequence[str], kills: int, chance: random.Random) -> list[str]:
-    """`kills` stages in a random order, each as often as the others, every fifth of them none in particular."""
-    wanted: list[str] = []
-    while len(wanted) < kills:
-        shuffled = list(stages)
-        chance.shuffle(shuffled)
-        wanted += [stage for place, one in enumerate(shuffled) for stage in _with_random(place, one)]
-    return wanted[:kills][::-1]
+    """`kills` stages in a random order, the next one last, each as often as the others; a sixth are none in particular.
 
-
-def _with_random(place: int, stage: str) -> Iterator[str]:
-    yield stage
-    if place % 5 == 0:
-        yield AT_RANDOM
+    Where there are too few for that, every stage has one before there are any at random.
+    """
+    at_random = min(math.ceil(kills / 6), max(kills - len(stages), 0))
+    rounds = itertools.chain.from_iterable(chance.sample(stages, len(stages)) for _ in range(kills))
+    wanted = list(itertools.islice(rounds, kills - at_random))
+    for _ in range(at_random):
+        wanted.insert(chance.randrange(len(wanted) + 1), AT_RANDOM)
+    return wanted
 
 
 async def kill_workers(rig: Rig, address: str, kills: Kills, chance: random.Random, folder: Path, which: int) -> None:
@@ -137,32 +141,44 @@ async def kill_server(
 ) -> None:
     """Kill the server whenever a worker is at a stage, let the worker go on without it, and start it again.
 
-    The worker lives through all of it; one that does not come to its stage is replaced by one that waits for the next.
+    The worker lives through all of it; one that does not come to its stage is replaced by one that waits for the next,
+    and so is one without an embedder by one that has it, for the stages of embedding: they come last.
     """
+    kills.left.sort(key=lambda stage: stage not in EMBEDDING)
     number = 0
     while kills.left:
         number += 1
         release = folder / f"go-{number}-"
-        stages = [stage for stage in reversed(kills.left) if stage != AT_RANDOM]
+        stages = kills.for_one_worker()
         at = json.dumps([(stage, chance.randrange(PASSAGES)) for stage in stages])
         env = environment(rig, address, CRASH_AT=at, CRASH_RELEASE=str(release))
-        async with AsyncExitStack() as stack:
-            worker = await stack.enter_async_context(process(CRASH_WORKER, env, folder / "worker.log"))
-            for met in range(1_000_000):
-                stage = kills.take()
-                while stage == AT_RANDOM:
+        async with process(CRASH_WORKER, env, folder / "worker.log") as worker:
+            met = 0
+            while kills.left:
+                if kills.left[-1] == AT_RANDOM:
+                    kills.take()
                     await asyncio.sleep(chance.uniform(0.5, 3))
                     await _strike(server, None)
                     kills.done[AT_RANDOM] += 1
-                    stage = kills.take()
-                if stage is None:
-                    return
+                    continue
+                if met == len(stages):
+                    await _ended(worker)
+                    break
+                stage = kills.left.pop()
                 if await _reached(worker) is None:
                     kills.missed(stage)
                     break
                 await _strike(server, Path(f"{release}{met}"))
                 kills.done[stage] += 1
+                met += 1
                 await asyncio.sleep(chance.uniform(1, 4))  # or nobody would get on at all
+
+
+async def _ended(worker: asyncio.subprocess.Process) -> None:
+    """Have a worker hand back what it has; it is killed soon if it does not."""
+    worker.terminate()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(worker.wait(), PATIENCE_S)
 
 
 async def _strike(server: Server, release: Path | None) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 OPENING: Final = ("metadata.json before", "metadata.json after", "opening half")
+EMBEDDING: Final = ("embed before", "embed after")
+"""In the embed activity, which only sessions have that a worker with an embedder of its own has opened."""
 REPORTING: Final = (
     "receive",  # a signal is taken into the inbox
-    "embed before",
-    "embed after",
+    "measure before",  # responses are measured in the workflow task, as shipped
+    "measure after",
+    *EMBEDDING,
     "number before",  # verdict, sequence, uid, counters
     "number after",
     "captures after",  # captures are there, the segment that commits them is not

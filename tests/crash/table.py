@@ -9,12 +9,11 @@ from tests.crash.stages import AT_RANDOM, STAGES
 
 
 def lines(result: Result) -> Iterator[str]:
-    """A table of kills by stage, one of sessions by script, what differs, and a verdict."""
+    """A table of kills by stage, one of sessions by script, what differs, what was left out, and a verdict."""
     yield "| killed at | kills |"
     yield "| --- | ---: |"
-    for stage in (*STAGES, AT_RANDOM):
-        if stage in result.planned or stage in result.killed:
-            yield f"| {stage} | {result.killed[stage]} |"
+    for stage in (*result.stages, AT_RANDOM):
+        yield f"| {stage} | {result.killed[stage]} |"
     yield ""
     yield "| sessions that | ended |"
     yield "| --- | ---: |"
@@ -23,8 +22,14 @@ def lines(result: Result) -> Iterator[str]:
     yield ""
     yield from (f"DIFFERENCE {line}" for line in result.differences)
     yield from (f"NOT REACHED {stage}" for stage in result.unmet)
+    if result.untried:
+        needed = len(result.stages) + 1
+        yield f"NOT TRIED, for want of kills ({needed} are enough): {', '.join(result.untried)}"
+    if others := len(set(STAGES).difference(result.stages)):
+        yield f"NOT ASKED FOR {others} other stages"
     kills, sessions = sum(result.killed.values()), sum(result.ended.values())
+    killed = "workers" if result.mode == "workers" else "the server"
     yield (
-        f"{kills} kills, {sessions} sessions with {result.events} events, {len(result.differences)} differences, "
-        f"{result.seconds:.0f} s"
+        f"{kills} kills of {killed} with seed {result.seed}, {sessions} sessions with {result.events} events, "
+        f"{len(result.differences)} differences, {result.seconds:.0f} s"
     )

@@ -1,5 +1,8 @@
 """A worker of the campaign: the product's own wiring, with a failpoint around what it is given.
 
+It is given an embedder only where it is to stop at a stage of embedding: the sessions that any other opens have their
+responses measured as shipped, in the workflow task.
+
 `python -P -m tests.crash.worker`; CRASH_AT is a JSON list of [stage, passages], CRASH_RELEASE the prefix of the files
 that let go.
 """
@@ -16,6 +19,7 @@ from activities.buses.sqlite import SqliteBus
 from affidavit.client import SessionClient
 from affidavit.stores.local import DirectoryStore
 from tests.crash.failpoints import FailingEmbedder, Failpoint, fail_in_workflow_code, failing_bus, failing_store
+from tests.crash.stages import EMBEDDING
 from workers.running import run_until, stop_on_signals
 from workers.settings import WorkerSettings
 from workers.worker import build_worker
@@ -35,7 +39,7 @@ async def main() -> None:
         settings,
         store=failing_store(evidence, failpoint),
         bus=failing_bus(SqliteBus(settings.bus), failpoint),
-        embedder=FailingEmbedder(failpoint),
+        embedder=FailingEmbedder(failpoint) if any(stage in EMBEDDING for stage, _ in stages) else None,
     )
     await run_until(stop, workers, settings.grace_s)
 

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 from temporalio.client import WorkflowHistory
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import Replayer
 
+from affidavit import contract
+from affidavit.contract import SessionOutcome
 from affidavit.converter import data_converter
 from affidavit.stores.base import EvidenceStore
 from affidavit.stores.local import DirectoryStore
-from tests.replay.paths import WITH_A_WORKER, WITHOUT, Scene, put_payloads
-from tests.replay.record import every_kind
+from tests.replay.paths import put_payloads, waited_for
+from tests.replay.plays import SCENES, Play, Scene, Servers, started, without_and_with_a_cache
+from tests.replay.record import RUN_EVENTS, bad_start, every_kind, granting, rolled_over
 from tests.support import proof
 from tests.support.halves import check_once
-from tests.support.rig import Rig, actions
 from workers.devserver import DevServer
 from workers.worker import workflow_runner
 from workflows.grants import GrantBook
 from workflows.promotion import TrajectoryPromotion
 from workflows.session import AgentSession
 
+SUGGESTED = "limit.historyCount.suggestContinueAsNew"
 HISTORIES = sorted(Path(__file__).with_name("histories").glob("*.json"))
 
 
@@ -81,35 +87,90 @@ async def test_h3_the_replay_notices_another_order_of_commands() -> None:
     assert "jot" in str(result.replay_failure)
 
 
-@pytest.mark.parametrize("scene", [*WITH_A_WORKER, *WITHOUT], ids=lambda scene: scene.__name__)
-async def test_h3_a_path_without_a_cache_goes_as_with_one(server: DevServer, tmp_path: Path, scene: Scene) -> None:
-    """Each scene says how it must end; its history then replays as well."""
-    rig = await Rig.make(server.address, tmp_path, max_cached_workflows=0)
-    async with rig.worker() if scene in WITH_A_WORKER else nullcontext():
-        session = await scene(rig)
-        history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
-    assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
-    store = DirectoryStore(rig.data.evidence)
-    assert (await replayer(store=store).replay_workflow(history)).replay_failure is None
+@pytest_asyncio.fixture(scope="module")
+async def servers(server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    """Where a scene is played without a cache, and where with one."""
+    async with started(tmp_path_factory.mktemp("with-a-cache") / "server.log") as other:
+        yield server, other
 
 
-async def test_h3_without_a_cache_the_results_are_the_same(server: DevServer, tmp_path: Path) -> None:
-    """Every workflow task replays the session from its first event."""
-    found = []
-    for place, cached in enumerate((0, 1000)):
-        rig = await Rig.make(server.address, tmp_path / str(place), max_cached_workflows=cached)
-        async with rig.worker():
-            session = await every_kind(rig, f"cached-{cached}-{place}")
-            outcome = await session.result()
-            history = await rig.client.temporal.get_workflow_handle(session.session_id).fetch_history()
-        check_once(rig, session.session_id)
-        events = rig.bus(session.session_id)
-        assert outcome.receipt is not None
-        assert outcome.receipt["subject"]["chain_head"] == proof.chain_head(session.session_id, events)
-        assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
-        assert (await replayer().replay_workflow(history)).replay_failure is None
-        found.append((actions(events), outcome.totals, outcome.steps, outcome.rejected, outcome.stop_reason_id))
-    assert found[0] == found[1]
-    expected = ["opened", "model_request", "model_response", "tool_call"] + ["message_rejected"] * 3
-    assert found[0][0][: len(expected)] == expected
-    assert found[0][0][-2:] == ["receipt", "closed"]
+async def check(play: Play) -> None:
+    """What it has left is sound in itself, and every run of it replays."""
+    store = DirectoryStore(play.rig.data.evidence)
+    for history in play.histories:
+        assert (await replayer(store=store).replay_workflow(history)).replay_failure is None
+    for session_id, outcome in play.outcomes.items():
+        if outcome.receipt is not None:
+            check_once(play.rig, session_id)
+            chain_head = proof.chain_head(session_id, play.rig.bus(session_id))
+            assert outcome.receipt["subject"]["chain_head"] == outcome.chain_head == chain_head
+
+
+@pytest.mark.parametrize(
+    "scene", [scene for scene in SCENES if scene is not waited_for], ids=lambda scene: scene.__name__
+)
+async def test_h3_a_scene_without_a_cache_goes_as_with_one(servers: Servers, tmp_path: Path, scene: Scene) -> None:
+    """Every workflow task replays the session from its first event. Each scene says itself how it must end."""
+    plays = await without_and_with_a_cache(servers, tmp_path, scene)
+    for play in plays:
+        assert play.failed_tasks() == []
+        assert play.outcomes or scene is bad_start
+        await check(play)
+    assert plays[0].left() == plays[1].left()
+    if scene is every_kind:
+        expected = ["opened", "model_request", "model_response", "tool_call"] + ["message_rejected"] * 3
+        assert plays[0].actions("recorded-every-kind")[: len(expected)] == expected
+
+
+async def test_h3_updates_that_come_at_once_without_a_cache_are_all_journaled(servers: Servers, tmp_path: Path) -> None:
+    """In any order, so that two plays cannot be compared."""
+    for play in await without_and_with_a_cache(servers, tmp_path, waited_for):
+        assert play.failed_tasks() == []
+        await check(play)
+        steps = play.outcomes["recorded-waited-for"].steps
+        assert steps >= 8
+        assert play.actions("recorded-waited-for") == ["opened", *["tool_call"] * steps, "receipt", "closed"]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def short_runs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    """The same, for scenes that are handed on."""
+    folder, suggestion = tmp_path_factory.mktemp("short-runs"), {SUGGESTED: str(RUN_EVENTS)}
+    async with started(folder / "1.log", **suggestion) as one, started(folder / "2.log", **suggestion) as other:
+        yield one, other
+
+
+@pytest.mark.failed_tasks  # a run is handed on while signals come: Temporal fails that task, and it is done again
+async def test_h3_a_session_that_is_handed_on_without_a_cache_goes_as_with_one(
+    short_runs: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "ROLLOVER_WAIT_S", 1)
+    plays = await without_and_with_a_cache(short_runs, tmp_path, rolled_over)
+    for play in plays:
+        assert set(play.failed_tasks()) <= {"WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND"}
+        assert len(play.histories) >= 4
+        await check(play)
+        expected = ["opened", "model_request", "model_response", "tool_call", "producer_gap", "receipt", "closed"]
+        assert [action for action, _ in groupby(play.actions("recorded-rolled-over"))] == expected
+    # How many calls the first run takes before it is full hangs on how they are cut into tasks, and nothing else does.
+    ends = [play.outcomes["recorded-rolled-over"] for play in plays]
+    assert all(end.steps - end.totals.tool_calls == end.event_count - end.steps == 2 for end in ends)
+    assert shared(ends[0]) == shared(ends[1])
+
+
+def shared(outcome: SessionOutcome) -> dict[str, Any]:
+    """What two sessions of another number of allowed calls share."""
+    totals = outcome.totals.model_dump(exclude={"tool_calls", "tool_allowed"})
+    names = ("status", "stop_reason_id", "rejected", "repeated", "late_steps", "unprocessed", "published")
+    return {**totals, **outcome.model_dump(include=set(names))}
+
+
+async def test_h3_a_grant_book_without_a_cache_holds_what_one_with_a_cache_does(
+    short_runs: Servers, tmp_path: Path
+) -> None:
+    plays = await without_and_with_a_cache(short_runs, tmp_path, granting)
+    for play in plays:
+        assert play.failed_tasks() == []
+        assert len(play.histories) == 2
+        await check(play)
+    assert plays[0].grants == plays[1].grants
