@@ -44,6 +44,13 @@ async def report(session: SessionHandle, which: int, steps: range) -> None:
     await session.flush()
 
 
+async def report_turns(session: SessionHandle, steps: range) -> None:
+    """As a runtime does that reports turn by turn: a signal of its own for each of them."""
+    for start in steps[::20]:
+        await session.record(*(call(0, number) for number in range(start, start + 20)))
+    await session.flush()
+
+
 def check(rig: Rig, outcome: SessionOutcome, which: int, steps: int) -> None:
     events = attested(rig, outcome)
     assert [event["payload"]["call_id"] for event in events[1:]] == [f"s{which}-c{n}" for n in range(steps)]
@@ -94,11 +101,8 @@ async def test_h4_64_sessions_of_100_steps_at_once_cross_nothing(running: Rig) -
 async def test_h5_20_000_steps_are_one_chain_over_many_runs(lowered: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     async with lowered.worker():
         session = await lowered.open()
-        for start in range(0, STEPS, 20):
-            # As a runtime does that reports turn by turn: a signal of its own for each of them.
-            await session.record(*(call(0, number) for number in range(start, start + 20)))
-            if start % 200 == 0:
-                await session.flush()
+        for start in range(0, STEPS, 200):
+            await report_turns(session, range(start, start + 200))
         outcome = await session.close()
         lengths = await run_lengths(lowered, session.session_id)
         handed_on = await largest_handover(lowered, session.session_id)
@@ -124,12 +128,11 @@ async def test_h5_an_outage_of_bus_and_store_in_the_middle_loses_nothing_at_defa
 
     store = TapStore(store_of(rig), before=lambda _: strike(store_down), reading=lambda _: strike(store_down))
     bus = TapBus(bus_of(rig), before=lambda _: strike(bus_down))
-    steps = 2_000
     async with rig.worker(store=store, bus=bus):
         session = await rig.open()
-        await report(session, 0, range(steps // 2))
+        await report_turns(session, range(STEPS // 2))
         out.set()
-        reporting = asyncio.create_task(report(session, 0, range(steps // 2, steps)))
+        reporting = asyncio.create_task(report_turns(session, range(STEPS // 2, STEPS)))
         await asyncio.sleep(OUTAGE_S)  # the outage itself is what is tested
         assert not reporting.done()
         view = await session.view()
@@ -140,7 +143,10 @@ async def test_h5_an_outage_of_bus_and_store_in_the_middle_loses_nothing_at_defa
         await reporting
         outcome = await session.close()
         lengths = await run_lengths(rig, session.session_id)
+        handed_on = await largest_handover(rig, session.session_id)
     with capsys.disabled():
-        print(f"\n    out for {OUTAGE_S:g} s: {len(lengths)} runs, longest {max(lengths)} events")
-    check(rig, outcome, 0, steps)
+        said = f"{len(lengths)} runs, longest {max(lengths)} events; state handed on: {handed_on} bytes"
+        print(f"\n    out for {OUTAGE_S:g} s: {said}")
+    check(rig, outcome, 0, STEPS)
     assert max(lengths) <= 10_240
+    assert handed_on < 200_000

@@ -7,7 +7,8 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.errors import IntegrityError
+from activities.promotion import PromotionActivity
 from activities.reading import Reading
+from activities.receipts import Receipts
 from activities.sealed import SealedEvidence
+from affidavit.activity_api import PromoteRequest
 from affidavit.evidence import receipt
 from affidavit.evidence.bundle import DirectoryReader
 from affidavit.evidence.capture import read_reported
@@ -41,13 +45,35 @@ from affidavit.evidence.trajectory.validate import read_trajectory, validate
 from affidavit.evidence.verify import VerificationError, verify_receipt, verify_with_events
 from affidavit.importing import NotARun, read_run
 from affidavit.stores.local import DirectoryStore
-from tests.fuzz.evidence import JOURNAL_KEY, RING, RING_TEXT, STEPS, Stored, stored
+from tests.fuzz.evidence import JOURNAL_KEY, RECEIPT_ID, RING, RING_TEXT, SIGNER, STEPS, Stored, stored
 from tests.fuzz.mutations import altered, bad_json, bent, fuzzed, values
+from tests.support.stored import T0, environment
 
 _KEPT = tempfile.TemporaryDirectory()
 SIGNED = stored(Path(_KEPT.name) / "signed", "signed")
 UNSIGNED = stored(Path(_KEPT.name) / "unsigned", "unsigned")
 LIFE = SIGNED.session.life
+
+
+def promoted(root: Path) -> Stored:
+    """An unsigned session whose trajectory was attested when it had ended."""
+    made = stored(root, "unsigned")
+    session_id, generation = made.session.life.session_id, made.session.life.generation
+    evidence = made.session.evidence
+    environment("TrajectoryPromotion", f"promote#{session_id}#{generation}", "run-1").run(
+        PromotionActivity(evidence, Receipts(evidence.store, SIGNER, RING)).promote,
+        PromoteRequest(
+            session_id=session_id,
+            generation=generation,
+            receipt_id=RECEIPT_ID,
+            issued_at=T0 + 60_000,
+            event_uid="0198e1f0-0000-7000-8000-00000000000b",
+        ),
+    )
+    return made
+
+
+PROMOTED = promoted(Path(_KEPT.name) / "promoted")
 
 
 def document(of: Stored, name: str) -> Any:
@@ -167,22 +193,31 @@ def _read_all(evidence: SealedEvidence, of: Stored) -> None:
     list(Reading.of(life, metadata).segments(evidence, captures=True))
 
 
+@st.composite
+def bent_object(draw: st.DrawFn, content: bytes) -> bytes:
+    """An object of a store after edits of a document in it, which may leave it JSON, or of its bytes."""
+    if draw(st.integers(0, 2)) == 2:
+        return draw(bent(content))
+    try:
+        parts, documents = [content], [json.loads(content)]
+    except json.JSONDecodeError:
+        parts = content.splitlines()
+        try:
+            documents = [json.loads(line) for line in parts]
+        except json.JSONDecodeError:  # no JSON at all
+            return draw(bent(content))
+    place = draw(st.integers(0, len(parts) - 1))
+    still_json = altered(documents[place]).map(lambda document: json.dumps(document).encode())
+    parts[place] = draw(still_json | bad_json(documents[place]))
+    return b"\n".join(parts) + b"\n"
+
+
 @pytest.mark.parametrize("of", [SIGNED, UNSIGNED], ids=["signed", "unsigned"])
 @fuzzed
 @given(st.data())
 def test_a_store_of_which_one_object_is_bent(of: Stored, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(of.files()))
-    content = (of.folder / name).read_bytes()
-    lines = content.splitlines()
-    if data.draw(st.booleans()):
-        place = data.draw(st.integers(0, len(lines) - 1))
-        try:
-            lines[place] = data.draw(bad_json(json.loads(lines[place])))
-        except json.JSONDecodeError:  # of an indented document
-            lines[place] = data.draw(bent(lines[place]))
-        content = b"\n".join(lines) + b"\n"
-    else:
-        content = data.draw(bent(content))
+    content = data.draw(bent_object((of.folder / name).read_bytes()))
     with tempfile.TemporaryDirectory() as folder:
         _every_reader(of.with_file(name, content, Path(folder) / "copy"), of)
 
@@ -195,6 +230,57 @@ def test_a_bundle(data: bytes) -> None:
         path.write_bytes(b"PK" + data if data[:2] != b"PK" else data)
         with contextlib.suppress(VerificationError):
             verify_with_events(None, path, RING, [JOURNAL_KEY])
+
+
+def members(bundle: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(contents: Mapping[str, bytes], path: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return path
+
+
+BUNDLES = {"signed": members(SIGNED.bundle()), "promoted": members(PROMOTED.bundle())}
+
+
+def test_the_bundles_that_are_zipped_anew_are_good_before(tmp_path: Path) -> None:
+    for kind, contents in BUNDLES.items():
+        path = zipped(contents, tmp_path / f"{kind}.zip")
+        assert verify_with_events(None, path, RING, [JOURNAL_KEY]).trusted
+    assert "trajectory.json" in BUNDLES["promoted"]
+
+
+@pytest.mark.parametrize("kind", ["signed", "promoted"])
+@fuzzed
+@given(st.data())
+def test_a_bundle_of_which_one_member_is_bent(kind: str, data: st.DataObject) -> None:
+    """Zipped anew, so that no checksum of the file tells."""
+    contents = BUNDLES[kind]
+    name = data.draw(st.sampled_from(sorted(contents)))
+    content = data.draw(bent_object(contents[name]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = zipped({**contents, name: content}, Path(folder) / "session.zip")
+        with contextlib.suppress(VerificationError):
+            verify_with_events(None, path, RING)
+        try:
+            report = verify_with_events(None, path, RING, [JOURNAL_KEY])
+        except VerificationError:
+            return
+    assert report.trusted
+    # What is believed says what it said, or is what nobody attests.
+    assert name in ("README.txt", "public.json") or said(content) == said(contents[name])
+
+
+def said(content: bytes) -> list[Any]:
+    """What an object says, whichever way it is spelt."""
+    try:
+        return [json.loads(content)]
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in content.splitlines()]
 
 
 EVENTS = [

@@ -32,7 +32,7 @@ from tests.fuzz.mutations import TOKENS, altered, bad_json, bent, deep, fuzzed, 
 from tests.support.rig import AGENT
 from workflows.attempts import Attempts
 from workflows.decide import assessable, decide
-from workflows.inbox import Inbox, Item
+from workflows.inbox import Inbox, Item, Message
 from workflows.messages import Unreadable, check_submission, message, read_model
 from workflows.receiving import Receiver
 from workflows.registration import Refused, check_same, read_registration
@@ -40,7 +40,7 @@ from workflows.state import Ledger, SessionState
 
 NOW = 1_786_320_000_000
 SPEC = SessionSpec(agent=AGENT, content="full")
-NAMES = st.sampled_from([SIGNAL_RECORD, *STEP_SIGNALS, "ack_wake", "", "a" * 300, "\x1b[2J"])
+NAMES = st.sampled_from([SIGNAL_RECORD, *STEP_SIGNALS, "woken", "ack_wake", "", "a" * 300, "\x1b[2J"])
 ENCODINGS = st.sampled_from([b"json/plain", b"json/plain", b"binary/plain", b"affidavit/unavailable", b"\xff", b""])
 
 
@@ -60,18 +60,56 @@ records = st.lists(st.sampled_from(STEPS).flatmap(altered) | values | deep, min_
 bodies = st.binary(max_size=64) | records | records.flatmap(bent) | bad_json(STEPS[1]) | st.sampled_from(TOKENS)
 payloads = st.builds(signal, bodies, ENCODINGS)
 
+WOKEN: dict[str, Any] = {
+    "kind": "wake",
+    "input": {"do": ["this", 1.5, None]},
+    "wake_id": "0198a7c0-0000-7000-8000-000000000001",
+    "source": {"session_id": "child", "generation": "0198a7c0-0000-7000-8000-00000000000a", "sequence": 4},
+}
+with_any_input = (values | deep).map(lambda value: {**WOKEN, "input": value})
+woken = bad_json(WOKEN) | (altered(WOKEN) | with_any_input).map(lambda form: json.dumps(form).encode())
+
 
 @fuzzed
 @given(NAMES, st.lists(payloads, max_size=2) | payloads.map(lambda payload: [payload]))
 def test_b5_a_signal_becomes_events_that_can_be_journaled(name: str, arguments: Sequence[Payload]) -> None:
     state = fresh()
+    items = received(state, message(name, arguments, NOW))
+    assert items or state.repeated  # never nothing
+    journal(state, items)
+
+
+@fuzzed
+@given(st.lists(st.builds(signal, woken), min_size=1, max_size=3))
+def test_p18_a_wake_that_somebody_has_forged(wakes: Sequence[Payload]) -> None:
+    state = fresh()
+    items = received(state, *(message("woken", [wake], NOW) for wake in wakes))
+    assert len(items) + state.repeated == len(wakes)
+    journal(state, items)
+    taken = [item for item in items if item.step is not None]
+    for item in taken:  # as the session does once they are journaled
+        state.wakes.came(item.sequence, json.loads(item.text))
+    listed = state.wakes.after(-1).wakes
+    assert [note.sequence for note in listed] == [item.sequence for item in taken]
+    for note, item in zip(listed, taken, strict=True):
+        assert note.input_omitted or json.dumps(note.input) == json.dumps(item.value["input"])
+
+
+def test_p18_the_wake_that_is_bent_is_good_before() -> None:
+    state = fresh()
+    sent = message("woken", [signal(json.dumps(WOKEN).encode())], NOW)
+    assert [item.action for item in received(state, sent, sent)] == ["wake"]
+    assert state.repeated == 1
+
+
+def received(state: SessionState, *messages: Message) -> list[Item]:
+    """What the session is to journal of them, in order."""
     inbox = Inbox(Receiver(state).receive)
-    inbox.put([message(name, arguments, NOW)])
+    inbox.put(messages)
     items: list[Item] = []
     while batch := inbox.cut():
         items += batch
-    assert items or state.repeated  # never nothing
-    journal(state, items)
+    return items
 
 
 def journal(state: SessionState, items: Sequence[Item]) -> None:

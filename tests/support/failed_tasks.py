@@ -18,7 +18,7 @@ _SIGNS: Final = ("Failed activation", "Failing workflow task", "Unhandled", "Unf
 
 
 class FailedTasks(logging.Handler):
-    """Collects what Temporal's loggers say of workflow tasks that failed, for any reason but a query that came first."""
+    """Collects what Temporal's loggers say of workflow tasks that failed, but for a query that came first."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -175,6 +175,44 @@ async def test_a4_a_session_that_was_terminated_is_never_opened_again(running: R
     assert set(lives(running, "terminated")) == {session.generation}
 
 
+@pytest.mark.parametrize("known_to_temporal", [True, False])
+async def test_a4_an_unsigned_one_that_ended_without_steps_is_never_opened_again(
+    running: Rig, known_to_temporal: bool
+) -> None:
+    """Neither as what it was nor as a signed one; also where Temporal has forgotten it, and for a foreign start."""
+    empty = f"empty-{known_to_temporal}"
+    session = await running.open(session_id=empty, mode="unsigned")
+    outcome = await session.close()
+    assert (outcome.status, outcome.reason, outcome.steps) == ("quarantined", "no captured steps", 0)
+    if not known_to_temporal:
+        await forget(running, empty)
+
+    async def refusal(**options: Any) -> tuple[str, str]:
+        with pytest.raises(SessionRefused) as refused:
+            await running.client.open({"agent": AGENT, "mode": "unsigned", **options}, session_id=empty)
+        return refused.value.type, refused.value.reason
+
+    never = (
+        "SessionEnded",
+        f"session {empty}: an earlier generation ended quarantined; the id is not opened again",
+    )
+    assert await refusal(reopen=True) == never
+    assert await refusal(reopen=True, mode="signed") == never
+    if not known_to_temporal:  # it lets a run begin, and the opening activity asks the store
+        assert await refusal() == ("SessionNotOpened", f"opening: OpeningRefused: {ENDED}")
+    assert await refusal() == never
+    policy = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    handle = await start(running, empty, json_payload({**SPEC, "reopen": True}), id_reuse_policy=policy)
+    error = await failure(handle)
+    assert (error.type, error.message) == (
+        "SessionNotOpened",
+        "session quarantined: opening: OpeningRefused: an earlier generation ended quarantined; the id is not opened "
+        "again",
+    )
+    (folder,) = lives(running, empty).values()
+    assert (folder.name, actions(journal(folder))) == (session.generation, ["opened"])
+
+
 async def test_a4_a_step_never_reopens(running: Rig) -> None:
     generation = await ended(running, "quiet", "closed")
     session = running.client.handle("quiet")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.api.sdk.v1 import ExternalStorageReference
@@ -16,11 +18,14 @@ from temporalio.common import RawValue
 from temporalio.converter import JSONProtoPayloadConverter
 from temporalio.worker import Replayer
 
+from activities.embedders import Counts
+from affidavit import contract
 from affidavit.client import SessionClient, SessionHandle
 from affidavit.contract import MESSAGE_VALUES, OFFLOAD_BYTES, SIGNAL_RECORD, STORED_MESSAGE_BYTES
 from affidavit.converter import data_converter, raw_json
 from affidavit.errors import AffidavitUnavailable, MessageTooLarge, SessionRefused
 from affidavit.stores.local import DirectoryStore
+from affidavit.waking_api import DELIVERED_AT_ONCE, OUTBOX_WAKES, DeliverResult, LocateResult
 from tests.support.halves import store_of
 from tests.support.oracle import attested, sha256
 from tests.support.rig import AGENT, Rig, actions
@@ -152,6 +157,115 @@ async def test_b9_submits_of_megabytes_side_by_side(running: Rig) -> None:
     assert sorted(answer.first_sequence or 0 for answer in submitted) == [1, 2, 3, 4]
     assert len(attested(running, await session.close())) == 5
     await history_of(running, session)
+
+
+# -- case 8: what activities answer ------------------------------------------------------------------------
+
+
+class Wide:
+    """An embedder with vectors of 37 kB that hardly compress."""
+
+    def counts(self, text: str) -> Counts:
+        return np.random.default_rng(list(text.encode())).integers(-(2**24), 2**24, 8192, dtype=np.int32)
+
+
+def answered(history: WorkflowHistory) -> dict[str, int]:
+    """Bytes of the largest result that history holds of each activity; every activity ended at its first attempt."""
+    names, sizes = dict[int, str](), dict[str, int]()
+    for event in history.events:
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            names[event.event_id] = event.activity_task_scheduled_event_attributes.activity_type.name
+        assert event.activity_task_started_event_attributes.attempt <= 1
+        if event.HasField("activity_task_completed_event_attributes"):
+            completed = event.activity_task_completed_event_attributes
+            name = names[completed.scheduled_event_id]
+            size = sum(payload.ByteSize() for payload in completed.result.payloads)
+            sizes[name] = max(size, sizes.get(name, 0))
+    return sizes
+
+
+async def test_b9_case_8_an_activity_result_of_2_1_mb_is_taken_at_the_first_attempt(rig: Rig) -> None:
+    """Only an embedder that is passed in makes one: a vector of its may be of any length, and a batch has 64 of them.
+
+    With the built-in one a vector has 512 counts, so at most 3 kB, and a result no 256 KiB.
+    """
+    sayings = [{"kind": "model_response", "text": f"saying {number}"} for number in range(64)]
+    async with rig.worker(embedder=Wide()):
+        session = await rig.open()
+        answer = await session.submit(*sayings)
+        assert (answer.last_sequence, answer.verdict) == (64, "progressing")
+        # It goes on, and the next one is compared with what that result has brought.
+        assert (await session.submit(sayings[-1])).verdict == "suspicious"
+        outcome = await session.close()
+    events = attested(rig, outcome)
+    assert [event["payload"]["assessed"] for event in events[1:]] == [True] * 65
+    # The window of the second request, and the result of the first.
+    window, vectors = check_payloads(rig, session)
+    assert 256 * 1024 < window.stat().st_size < 400_000
+    assert TEMPORALS_LIMIT < vectors.stat().st_size < 2_600_000
+    history = await history_of(rig, session)
+    # A reference alone of the large one; of the other the one vector that it has.
+    assert 30_000 < answered(history)["embed"] < 40_000
+    assert largest(history) < 64_000
+    await check_replay(rig, history)
+
+
+async def test_b9_case_8_the_longest_faults_of_as_many_events_as_may_be_are_one_result(running: Rig) -> None:
+    """The most that `check_events` can answer: 1024 events, and of each the longest there is to say, 601 bytes."""
+    type_, key = "t" * 64, "😀" * 120
+    session = await running.open(event_types={type_: {"additionalProperties": {"additionalProperties": False}}})
+    event = {"kind": "event", "type": type_, "payload": {key: {"x": 1}}}
+    with pytest.raises(SessionRefused) as refused:
+        await session.submit(*[event] * 1024)
+    fault = f"event {type_}: payload.{key} is off its schema (additionalProperties)"
+    assert (refused.value.reason, len(fault.encode())) == (f"steps.0: {fault}", 601)
+    assert (await session.submit(CALL)).first_sequence == 1
+    assert actions(attested(running, await session.close())) == ["opened", "tool_call"]
+    (faults,) = (file for file in check_payloads(running, session) if b'{"faults":{' in file.read_bytes())
+    assert 1024 * 601 < faults.stat().st_size < 640_000
+    history = await history_of(running, session)
+    assert answered(history)["check_events"] < 1_000
+    await check_replay(running, history)
+
+
+async def test_b9_case_8_no_other_activity_can_answer_much(running: Rig) -> None:
+    """By what they are made of: chain heads, counts, ids, digests and at most one receipt, in which names alone have a
+    length of their own. Those are as long as may be here, in characters that take six bytes each.
+
+    Which activities there are stands here, so that whoever adds one comes by.
+    """
+    assert {value for name, value in vars(contract).items() if name.startswith("ACTIVITY_")} == {
+        *("open", "journal", "publish", "seal", "trajectory", "promote", "lifecycle", "outcome"),
+        *("embed", "check_events"),  # above
+    }
+    name = "\x01" * 256
+    agent = {"version": name, "charter": name, "instance_uid": name}
+    sizes = dict[str, int]()
+    for mode in ("signed", "unsigned"):
+        session = await running.open(agent=agent, mode=mode, originator=name)
+        await session.submit(CALL, {"kind": "model_response", "text": "done"}, result(1_000_000))
+        assert (await session.close()).status == "closed"
+        histories = [await history_of(running, session)]
+        if mode == "unsigned":
+            assert (await session.promote())["ai_agent"]["version"] == name
+            promotion = running.client.temporal.get_workflow_handle(
+                contract.promotion_id(session.session_id, str(session.generation))
+            )
+            histories.append(await promotion.fetch_history())
+        for history in histories:
+            for activity, size in answered(history).items():
+                sizes[activity] = max(size, sizes.get(activity, 0))
+    print(f"largest results in bytes: {sizes}")
+    assert set(sizes) == {"open", "journal", "publish", "seal", "trajectory", "promote", "lifecycle", "outcome"}
+    assert max(sizes.values()) < 8_000
+
+    # Of wakes: a session takes no further batch of 64 once 64 wakes wait, so at most 127 targets are looked for.
+    assert (OUTBOX_WAKES - 1 + contract.BATCH_STEPS, DELIVERED_AT_ONCE) == (127, 16)
+    targets = [f"{number:03}" + "\x01" * 253 for number in range(127)]
+    located = LocateResult(generations=dict.fromkeys(targets, str(uuid.UUID(int=0))))
+    assert 190_000 < len(located.model_dump_json()) < 256 * 1024
+    delivered = DeliverResult(delivered=[str(uuid.UUID(int=number)) for number in range(16)])
+    assert len(delivered.model_dump_json()) < 1_000
 
 
 # -- refused by the client --------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """More faults that people met elsewhere (cases 4, 5, 10, 12, 25 and shorter ones), tried on a running session.
 
 Elsewhere: case 2 in test_rollover, 8 in test_b9_large_payloads, a cancel as its publish completes in test_f_closing,
-eight parallel results in test_b_reporting (B10), a kill between journal write and completion in tests/e2e/test_kill.
+eight parallel results in test_b_reporting (B10), a kill between journal write and completion in tests/e2e/test_kill, a
+start right after an attribute was registered (temporalio/temporal#6195) in tests/unit/test_asking
+(`test_what_comes_later_is_used_once_every_part_of_the_server_knows`) and, against a server without attributes, in
+test_web_ui (`test_without_the_attributes_a_session_sets_none`).
 """
 
 from __future__ import annotations

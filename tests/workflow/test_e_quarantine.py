@@ -243,6 +243,55 @@ async def test_e2_what_comes_while_a_quarantined_close_waits_for_the_bus_is_coun
     check_quarantined(rig, session.session_id, ORPHANED)
 
 
+async def test_e2_updates_are_refused_also_those_of_a_process(running: Rig) -> None:
+    """What it waited for and what it was called before stays as it was, and is still seen."""
+    session = await running.open()
+    bare = Bare(running, session.session_id)
+    await bare.update("set_wait", {"kind": "approval", "name": "manager"})
+    await bare.update("set_external_ref", {"external_ref": "order 7"})
+    await bare.record(ORPHAN)
+    await poisoned(bare)
+    incomplete = ("CaptureIncomplete", f"capture is incomplete: {ORPHANED}")
+    assert await bare.refusal("set_wait", {"kind": "timer", "name": "tomorrow"}) == incomplete
+    assert await bare.refusal("clear_wait") == incomplete
+    # Whether it would be the same again or a conflict.
+    for external_ref in ("order 7", "order 8"):
+        assert await bare.refusal("set_external_ref", {"external_ref": external_ref}) == incomplete
+    view = await bare.view()
+    assert (view["waiting"]["kind"], view["waiting"]["name"]) == ("approval", "manager")
+    assert (view["external_ref"], view["queue_depth"], view["event_count"]) == ("order 7", 0, 2)
+    # To say that its owner is gone is what ends it, and works.
+    assert (await bare.update("request_abandon", {"by": "operator", "reason": "gone"}))["by"] == "operator"
+    assert (await bare.view())["abandon_requested"]["reason"] == "gone"
+    outcome = await session.close()
+    assert (outcome.status, outcome.reason, outcome.abandonment) == ("quarantined", ORPHANED, None)
+    assert actions(running.journal(session.session_id)) == ["opened", "waiting"]
+
+
+async def test_e2_request_cancel_is_taken_and_ends_it_quarantined(rig: Rig) -> None:
+    """The bus is held, so that the session is still there to be asked twice."""
+    outage = Outage(lambda: TransientError("the bus is down"))
+    async with rig.worker(bus=TapBus(bus_of(rig), before=lambda _: outage.strike())):
+        session = await rig.open()
+        bare = Bare(rig, session.session_id)
+        await bare.record(call("c1"), ORPHAN, call("c2"))
+        await poisoned(bare)
+        first = await bare.update("request_cancel", {"reason": "the customer has left"})
+        assert first["reason"] == "the customer has left"
+        assert await bare.update("request_cancel", {"reason": "another"}) == first
+        view = await bare.view()
+        assert (view["state"], view["cancel_requested"]) == ("open", first)  # as P11 has it until the chain is complete
+        assert await bare.refusal("submit", {"steps": [call("c3")]}) == ("SessionClosing", "session is closing")
+        outage.end()
+        outcome = await session.result()
+    # Not `cancelled`, which would be an end in order: it says why the capture is incomplete, and has no receipt.
+    assert (outcome.status, outcome.reason, outcome.receipt_id) == ("quarantined", ORPHANED, None)
+    assert (outcome.steps, outcome.unprocessed) == (1, 2)
+    # Nothing is chained any more, the request neither.
+    assert actions(rig.journal(session.session_id)) == ["opened", "tool_call"]
+    check_quarantined(rig, session.session_id, ORPHANED)
+
+
 async def test_e2_a_poisoned_session_can_be_cancelled(running: Rig) -> None:
     session = await running.open()
     bare = Bare(running, session.session_id)

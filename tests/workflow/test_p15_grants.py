@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 from affidavit import contract, granting
 from affidavit.cli import run as command
+from affidavit.client import Cursor, SessionClient, SessionProcess
 from affidavit.converter import data_converter
 from affidavit.errors import AffidavitUnavailable, SessionRefused
 from affidavit.granting import Grants
@@ -26,7 +28,8 @@ from tests.support.bare import call
 from tests.support.foreign import json_payload, payload
 from tests.support.grants import book as book
 from tests.support.grants import client_of
-from tests.support.rig import AGENT, Rig
+from tests.support.halves import store_of
+from tests.support.rig import AGENT, Rig, actions
 from tests.support.waiting import eventually
 from workflows.grant_table import GrantTable
 
@@ -102,6 +105,11 @@ async def test_p15_5000_grants_across_a_rollover(running: Rig, book: str, monkey
         )
     )
     assert sum(given) >= 4_000  # those whose answers were lost by a rollover find it done when they ask again
+    # The book is full now. Updates that change nothing, until it has handed itself on with all of them.
+    handle = running.client.temporal.get_workflow_handle(book)
+    full = (await handle.describe()).run_id
+    while (await handle.describe()).run_id == full:
+        assert await grants.revoke("nobody", "nothing") == 0
     with pytest.raises(SessionRefused, match="grants full: 5000 of 5000") as refused:
         await grants.grant("bob", "one-more")
     assert refused.value.type == "GrantsFull"
@@ -116,8 +124,7 @@ async def test_p15_5000_grants_across_a_rollover(running: Rig, book: str, monkey
         running.client.temporal.service_client.config.target_host, data_converter=data_converter()
     )
     assert len(await Grants(stranger, running.settings.task_queue, 10).list("bob")) == 5_000
-    handle = running.client.temporal.get_workflow_handle(book)
-    assert len(await runs(handle, running.client.temporal)) >= 4
+    assert len(await runs(handle, running.client.temporal)) >= 5
     deleted = await grants.delete_holder("bob")
     assert (len(deleted.revoked), deleted.orphaned, deleted.preserved) == (5_000, [], [])
 
@@ -217,6 +224,58 @@ async def test_p15_a_client_with_a_holder_addresses_only_what_it_was_granted(run
     assert (await session.result()).status == "cancelled"
     assert (await mine.close()).status == "closed"
     await other.close()
+
+
+def followings(process: SessionProcess, generation: str) -> list[Callable[[], Awaitable[Any]]]:
+    """Ways to follow a session and to ask it to end, each of which is answered at once where it is allowed."""
+    return [
+        lambda: anext(process.events()),
+        process.recent_events,
+        lambda: process.count_events("opened"),
+        lambda: process.await_event("opened"),
+        lambda: anext(process.watch(Cursor(generation, -1))),
+        lambda: process.request_cancel("no friend of ann"),
+        lambda: process.request_abandon(by="ann", reason="no friend of ann"),
+        lambda: process.set_external_ref("ann-1"),
+    ]
+
+
+async def test_p15_checks_events_and_requests_too_whoever_has_the_store(running: Rig, book: str) -> None:
+    session = await running.open(session_id=f"followed-{book[7:]}")
+    await session.submit(call("c1"))
+    name, generation = session.session_id, session.generation or ""
+    ann = SessionClient(
+        running.client.temporal, task_queue=running.settings.task_queue, holder="ann", store=store_of(running)
+    )
+
+    async def none_is_allowed() -> None:
+        for addressed in (ann.process(name), ann.process(name, generation), ann.handle(name)):
+            for place, attempt in enumerate(followings(addressed, generation)):
+                with pytest.raises(SessionRefused, match=f"ann holds no grant of session {name}") as refused:
+                    await attempt()
+                assert refused.value.type == "NotGranted", place
+
+    await none_is_allowed()
+    view = await session.view()
+    assert (view.event_count, view.cancel_requested, view.abandon_requested) == (2, None, None)
+    assert view.external_ref is None
+    await ann.grants.grant("ann", name)
+    allowed = ann.process(name)
+    assert [event.action async for event in allowed.events()] == ["opened", "tool_call"]
+    assert [event.action for event in await allowed.recent_events(1)] == ["tool_call"]
+    assert await allowed.count_events("tool_call") == 1
+    awaited = await allowed.await_event("tool_call")
+    assert awaited == await anext(allowed.watch(Cursor(generation, 0)))
+    assert awaited is not None
+    assert awaited.sequence == 1
+    assert await allowed.set_external_ref("ann-1") == "ann-1"
+    assert (await allowed.request_abandon(by="ann", reason="its host is gone")).by == "ann"
+    assert (await allowed.request_cancel("enough")).reason == "enough"
+    assert (await allowed.result()).status == "cancelled"
+    assert actions(running.journal(name)) == ["opened", "tool_call", "abandon_requested", "cancel_requested"]
+    # The store would tell all of it; but the grant is taken back.
+    await ann.grants.revoke("ann", name)
+    await none_is_allowed()
 
 
 async def test_p16_a_grant_is_not_ownership(running: Rig, book: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import SearchAttributeKey
 
 from affidavit.contract import Limits
 from affidavit.errors import SessionRefused
@@ -251,3 +252,31 @@ async def test_p14_the_wait_facet_is_in_the_view_an_event_each_and_gone_at_termi
     assert events[1]["payload"] == {"action": "waiting", "kind": "approval", "name": "manager"}
     assert events[2]["payload"] == {"action": "resumed", "kind": "approval", "name": "manager"}
     assert waiting.since == events[1]["time"]
+
+
+async def test_p14_the_wait_facet_as_a_search_attribute(running: Rig) -> None:
+    session = await running.open(session_id="p14-found")
+    temporal = running.client.temporal
+
+    async def shown() -> str | None:
+        described = await temporal.get_workflow_handle("p14-found").describe()
+        return described.typed_search_attributes.get(SearchAttributeKey.for_keyword("AffidavitWaiting"))
+
+    async def found(value: str) -> list[str]:
+        return [each.id async for each in temporal.list_workflows(f'AffidavitWaiting = "{value}"')]
+
+    assert await shown() is None
+    await session.set_wait(kind="approval", name="p14-manager")
+    await eventually(shown, lambda value: value == "approval: p14-manager")
+    await eventually(lambda: found("approval: p14-manager"), lambda ids: ids == ["p14-found"])
+    await session.set_wait(kind="timer", name="p14-tomorrow")
+    await eventually(shown, lambda value: value == "timer: p14-tomorrow")
+    await session.clear_wait()
+    await eventually(shown, lambda value: value is None)
+    await eventually(lambda: found("approval: p14-manager"), lambda ids: ids == [])
+    # Gone at terminal, though nobody has cleared it.
+    await session.set_wait(kind="approval", name="p14-late")
+    await eventually(lambda: found("approval: p14-late"), lambda ids: ids == ["p14-found"])
+    assert (await session.close()).status == "closed"
+    assert await shown() is None
+    await eventually(lambda: found("approval: p14-late"), lambda ids: ids == [])

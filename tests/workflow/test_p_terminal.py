@@ -8,17 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import Client, RetryConfig, WorkflowExecutionStatus
 
 from affidavit.client import Cursor, SessionClient
 from affidavit.contract import Limits, SessionOutcome
+from affidavit.converter import data_converter
 from affidavit.errors import AffidavitUnavailable, SessionNotFound, SessionRefused
 from tests.support.bare import Bare, call, said
 from tests.support.commands import command
 from tests.support.foreign import failure
-from tests.support.halves import journaling, signing, until
+from tests.support.halves import journaling, signing, store_of, until
+from tests.support.proxy import proxied
 from tests.support.rig import Rig, actions
 from tests.support.waiting import eventually
+from workers.devserver import DevServer
 from workflows.inbox import Inbox
 
 # -- P1 -------------------------------------------------------------------------------------------------
@@ -99,6 +102,50 @@ async def test_p2_with_a_failing_workflow_task_the_command_says_that_a_worker_is
     async with rig.worker():
         await rig.client.handle("p2-failing").cancel()  # which needs no answer
         assert (await rig.client.await_terminal("p2-failing")).status == "cancelled"
+
+
+async def test_p2_an_error_of_the_engine_surfaces_whatever_the_store_has(running: Rig, server: DevServer) -> None:
+    """The sealed outcome is for what Temporal has forgotten. That Temporal cannot be asked is no such word of its."""
+    store, queue = store_of(running), running.settings.task_queue
+    session = await running.open(session_id="p2-engine")
+    async with proxied(server.address) as proxy:
+        temporal = await Client.connect(
+            proxy.address,
+            data_converter=data_converter(store),
+            retry_config=RetryConfig(max_retries=1, max_elapsed_time_millis=1),
+        )
+        client = SessionClient(temporal, task_queue=queue, retry_timeout=0.5, store=store)
+        patient = SessionClient(temporal, task_queue=queue, store=store)
+        proxy.closed = True
+        proxy.cut()
+        waiting = asyncio.create_task(patient.await_terminal("p2-engine"))
+        closed = await session.close()
+        sealed = json.loads((running.folder("p2-engine") / "outcome.json").read_text())["payload"]
+        assert SessionOutcome.model_validate(sealed) == closed
+        life = client.process("p2-engine", session.generation)
+        for ask in (
+            client.process("p2-engine").result,
+            client.process("p2-engine").terminal_state,
+            life.result,
+            life.terminal_state,
+            client.handle("p2-engine").result,
+        ):
+            with pytest.raises(AffidavitUnavailable, match="the Temporal server does not answer"):
+                await ask()
+        assert life.outcome is None
+        assert not waiting.done()  # it sits the outage out, for as long as its client was told to
+        proxy.closed = False
+        assert await waiting == closed
+        assert await client.await_terminal("p2-engine") == await client.terminal_state("p2-engine") == closed
+    # A server that answers, with an error: it has no such namespace, and says so of everything in it.
+    elsewhere = SessionClient(
+        await Client.connect(server.address, namespace="p2-nowhere", data_converter=data_converter(store)),
+        task_queue=queue,
+        store=store,
+    )
+    for ask_for in (elsewhere.await_terminal, elsewhere.terminal_state):
+        with pytest.raises(AffidavitUnavailable, match="namespace p2-nowhere is not found"):
+            await ask_for("p2-engine")
 
 
 # -- P3 -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,11 +16,14 @@ from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedErro
 from activities.embedders import HashEmbedder
 from affidavit.contract import SIGNAL_RECORD
 from affidavit.errors import SessionRefused
+from tests.support.bare import Bare, failed
 from tests.support.halves import store_of
 from tests.support.measured import Measured, measured, tree
 from tests.support.oracle import attested
 from tests.support.rig import Rig, actions, signal_text
+from tests.support.stand_ins import HeldStore
 from tests.support.taps import Outage, TapStore
+from tests.support.waiting import eventually
 from workers.devserver import DevServer
 
 CALL = {"kind": "tool_call", "call_id": "c1", "tool": "search", "allowed": True}
@@ -163,6 +167,37 @@ async def test_c2_refusals_are_counted_by_stage_and_once_without_a_cache(uncache
         await session.record({"kind": "model_response", "attempt_id": first.attempt_id, "text": "x"})
         await session.close()
         assert uncached.count("affidavit_refused") == 5
+
+
+async def test_c2_queue_response_slots_and_busy_are_counted_each_for_itself(uncached: Measured) -> None:
+    """One bound is exhausted after the other, and stays so; only the counter of the one that refuses goes up."""
+    rig = uncached.rig
+    store = HeldStore(store_of(rig))
+
+    def refused() -> dict[str, float]:
+        return {stage: uncached.count("affidavit_refused", stage=stage) for stage in ("response_slot", "busy", "queue")}
+
+    async with uncached.worker(store=store):
+        session = await rig.open(limits={"response_slots": 1, "queue": 16})
+        bare = Bare(rig, session.session_id)
+        assert (await bare.admit("a1"))["accepted"]
+        assert (await bare.refusal("admit", {}))[0] == "ResponseSlotsFull"
+        assert refused() == {"response_slot": 1, "busy": 0, "queue": 0}
+        with store.held():
+            waiting = [await bare.start_update("submit", {"steps": [CALL]}) for _ in range(8)]
+            for name, argument in (("submit", {"steps": [CALL]}), ("flush", None)):
+                assert (await bare.refusal(name, argument))[0] == "Busy"
+            assert refused() == {"response_slot": 1, "busy": 2, "queue": 0}
+            await bare.record(*[CALL] * 16)
+            await eventually(bare.view, lambda view: view["queue_depth"] >= 16)
+            for _ in range(3):
+                assert (await bare.refusal("admit", {}))[0] == "QueueFull"
+            assert refused() == {"response_slot": 1, "busy": 2, "queue": 3}
+        await asyncio.gather(*waiting)
+        await bare.step(failed(attempt_id="a1"))
+        assert (await session.close()).steps == 25
+    assert refused() == {"response_slot": 1, "busy": 2, "queue": 3}
+    assert uncached.count("affidavit_refused") == 6
 
 
 async def test_a_refusal_inside_a_handler_is_counted_once_without_a_cache(uncached: Measured) -> None:
