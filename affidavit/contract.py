@@ -98,6 +98,9 @@ QUERY_EVENTS_AFTER: Final = "events_after"
 QUERY_RECENT_EVENTS: Final = "recent_events"
 QUERY_COUNT_EVENTS: Final = "count_events"
 
+PLAYED_AHEAD: Final = "a query has played the workflow ahead of this task; it begins anew"
+"""Why a workflow task fails, or another query, that came to a worker after a query which it did not bring along."""
+
 ACTIVITY_EMBED: Final = "embed"
 ACTIVITY_OPEN: Final = "open"
 ACTIVITY_CHECK_EVENTS: Final = "check_events"
@@ -200,7 +203,7 @@ REFUSED_EVENT_INTERVAL_MS: Final = 1000
 ROLLOVER_SIGNALS: Final = 8_000
 ROLLOVER_UPDATES: Final = 1_500
 """Temporal ends a run at 10 000 signals and 2 000 updates; a session hands itself on before."""
-ROLLOVER_LOOK: Final = 50
+ROLLOVER_LOOK: Final = 25
 """After so many messages a session looks whether Temporal suggests a new run, also where nothing is journaled."""
 ROLLOVER_WAIT_S: Final = 10
 HANDED_ON_BYTES: Final = 1_000_000

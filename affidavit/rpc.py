@@ -45,7 +45,6 @@ SHORT_CALL: Final = timedelta(seconds=10)
 QUERY_CALL: Final = timedelta(seconds=3)
 """Less than those who wait for an answer give it, so that a query that was lost is asked again for them."""
 LONGEST_QUERY_CALL: Final = timedelta(seconds=12)
-_QUERY_EXPIRED: Final = "Query expired"
 LONG_CALL: Final = timedelta(seconds=30)
 """Temporal answers every wait within 20 s; the SDK then waits on."""
 ANSWERED_S: Final = 45.0
@@ -159,8 +158,8 @@ def _fault(error: Exception, *, doubt: bool) -> _Fault:
 
 
 async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = QUERY_CALL) -> T:
-    """A query's answer, asked for again where a worker loses it: the SDK's core forgets queries that wait for a
-    workflow while it is taken up anew, and gives up those that it meets behind a task that they came before.
+    """A query's answer, asked for again where a worker loses or refuses it: the SDK's core forgets queries that wait
+    for a workflow while it is taken up anew, and where one has played the workflow ahead, it begins anew for the next.
 
     Args:
         query: asks, and waits so long at most.
@@ -175,7 +174,7 @@ async def asked(query: Callable[[timedelta], Awaitable[T]], each: timedelta = QU
         try:
             return await query(each)
         except WorkflowQueryFailedError as error:
-            if _QUERY_EXPIRED not in error.message or clock() > give_up:
+            if contract.PLAYED_AHEAD not in error.message or clock() > give_up:
                 raise
         except RPCError as error:
             check_cancelled(error)
@@ -352,7 +351,7 @@ def translated(subject: str) -> Iterator[None]:
     try:
         yield
     except WorkflowQueryFailedError as error:
-        if _QUERY_EXPIRED in error.message:
+        if contract.PLAYED_AHEAD in error.message:
             raise AffidavitUnavailable(f"session {printable(subject)} needs a worker that takes it up") from None
         raise SessionRefused(contract.REFUSED_BAD_REQUEST, error.message) from None
     except WorkflowUpdateFailedError as error:

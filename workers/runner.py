@@ -6,9 +6,9 @@ there before the query and what came after it make two activations now, and one 
 with the task, commands then stand in history in an order that no replay gives, and no worker can go on with the
 workflow.
 
-The query may be answered so. But before such an instance takes another task, history is asked what became of the one
-that it has played: was it completed as it was played, the instance is as a replay would make it; else the task fails,
-core forgets the instance, and the task, which comes again at once, begins with all there is.
+The query may be answered so. But before such an instance goes on, history is asked what became of the task that it has
+played: was it completed as it was played, the instance is as a replay would make it; else the next task fails, core
+forgets the instance, and the task, when it comes again, begins with all there is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.workflow import Info
 
-PLAYED_AHEAD: Final = "a query has played the workflow ahead of this task; it begins anew"
-"""Why a task fails that came to such an instance."""
+from affidavit.contract import PLAYED_AHEAD
+
 _QUIET: Final = frozenset({"query_workflow", "remove_from_cache"})
 _ALONE: Final = "legacy_query"
 """What core calls a query that no workflow task brings along."""
@@ -49,30 +49,27 @@ class CarefulRunner(UnsandboxedWorkflowRunner):
 
 
 class _Careful(WorkflowInstance):
-    """Only what comes first after a replay can have been played for a query: a worker that has the workflow in its
-    cache gets no history with one."""
+    """A worker that has the workflow in its cache may get history with a query as well, where the workflow's own queue
+    was given up."""
 
     def __init__(self, instance: WorkflowInstance, was_completed: Callable[[str, int], bool]) -> None:
         """`was_completed`: of a run, see `WasCompleted`."""
         self._instance = instance
         self._was_completed = was_completed
-        self._was_replaying = False
-        self._first: int | None = None
-        """Length of the history at the first activation after a replay, while it is the last one."""
+        self._last: int | None = None
+        """Length of the history at the last activation, if a query can have been what it was played for."""
         self._is_doubtful = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         if all(job.WhichOneof("variant") in _QUIET for job in act.jobs):
             self._is_doubtful |= any(job.query_workflow.query_id == _ALONE for job in act.jobs)
             return self._instance.activate(act)
-        if self._first is not None and self._is_doubtful and not self._was_completed(act.run_id, self._first):
+        if self._last is not None and self._is_doubtful and not self._was_completed(act.run_id, self._last):
             completion = WorkflowActivationCompletion()
             completion.failed.failure.message = PLAYED_AHEAD
             return completion
-        self._first = None
-        if self._was_replaying and not act.is_replaying and not _has_update(act):
-            self._first, self._is_doubtful = act.history_length, False
-        self._was_replaying = act.is_replaying
+        self._last = None if act.is_replaying or _has_update(act) else act.history_length
+        self._is_doubtful = False
         return self._instance.activate(act)
 
     def get_serialization_context(self, command_info: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import takewhile
 from typing import Final
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -26,13 +27,15 @@ class CompletedTasks:
         self._loop = loop
 
     def __call__(self, workflow_id: str, run_id: str, length: int) -> bool:
-        """Whether the next task after the first `length` events, or the one that began with the last of them, was
-        completed and took up nothing else. No, where Temporal does not answer at once."""
+        """Whether the last of the first `length` events began a task that was completed and took no update up. No,
+        where Temporal does not answer at once."""
+        if asyncio._get_running_loop() is self._loop:  # the SDK's debug mode has no other thread
+            return False
+        asking = asyncio.run_coroutine_threadsafe(self._ask(workflow_id, run_id, length), self._loop)
         try:
-            return asyncio.run_coroutine_threadsafe(self._ask(workflow_id, run_id, length), self._loop).result(
-                ANSWER_LIMIT_S
-            )
+            return asking.result(ANSWER_LIMIT_S)
         except Exception:  # noqa: BLE001 - whatever it is: the task that asks fails, and begins anew
+            asking.cancel()
             return False
 
     async def _ask(self, workflow_id: str, run_id: str, length: int) -> bool:
@@ -57,8 +60,12 @@ class CompletedTasks:
 
 
 def was_completed(behind: list[HistoryEvent]) -> bool:
-    """Whether a task was completed that took up nothing of these events, which follow those that it did take up."""
-    kinds = [event.event_type for event in behind[:2]]
-    if kinds[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED]:
-        del kinds[0]
-    return kinds[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    """Whether these events follow those of a task that was completed, and that took no update up.
+
+    One that core has answered by itself, because all of it was played before it began, was not: what a task says
+    with its beginning was not heard.
+    """
+    if not behind or behind[0].event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+        return False
+    own = takewhile(lambda event: event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, behind)
+    return all(event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED for event in own)

@@ -24,9 +24,9 @@ class RunBudget:
     def look(self) -> None:
         """Where a command is being given, note whether the run should end: as Temporal sees it in this task, or because
         new builds have taken the place of the one that it is pinned to."""
+        self._since_look = 0
         info = workflow.info()
         self._noted |= info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
-        self._since_look = 0
 
     def is_to_look(self) -> bool:
         """Whether a command should be given for it: while bus and store are away no stage begins, and messages come all

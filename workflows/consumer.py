@@ -90,8 +90,8 @@ class Consumer:
         state = self._state
         if state.pending is None and not state.opened:
             self._prepare_opening()
-        if state.pending is not None:
-            await self._write_pending()
+        if state.pending is not None and not await self._write_pending():
+            self._turns.speak()
         if not state.opened:
             self.sealing = True
             self._give_up_all()
@@ -190,7 +190,7 @@ class Consumer:
 
         # For its turn also where it could go on: which batch takes what an update brings must not hang on whether the
         # update or the end of the last batch was heard of first.
-        if self._has_heard and not ready():
+        if self._has_heard and (not ready() or self._inbox.empty):
             self._has_heard = False
             if self.publishing >= 0 or self.rolling or self.unpublishable:
                 self._turns.speak()  # else a publish follows the batch

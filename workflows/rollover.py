@@ -53,6 +53,8 @@ class Rollover:
         # A cancel is heard behind the messages of its task. One that came with the message that has spent the run would
         # be lost; with a timer it is heard.
         await workflow.sleep(MOMENT_S)
+        if self._consumer.deciding:
+            self._turns.speak()
         while self._consumer.deciding and not ended():
             # Embedding gives up after its attempts, so this ends without bus or store.
             await self._turns.wait(lambda: ended() or not self._consumer.deciding)
@@ -66,14 +68,22 @@ class Rollover:
             # The run goes on until enough of it is worked off: to try again after each batch would hold up the next.
             self._consumer.rolling = False
             self._turns.speak()
-            enough = min(self._inbox.bytes, contract.HANDED_ON_BYTES // 2)
-            await self._turns.wait(lambda: ended() or self._inbox.bytes < enough)
+            enough, standing = min(self._inbox.bytes, contract.HANDED_ON_BYTES // 2), self._worked_off()
+
+            def is_less() -> bool:
+                # What it takes to hand them on is more than the bytes of messages: their names, and wakes.
+                return self._inbox.bytes < enough or (not self._inbox.bytes and self._worked_off() != standing)
+
+            await self._turns.wait(lambda: ended() or is_less())
             return
         # By itself only the memo of the start goes on, without what was added since.
         memo = {name: RawValue(payload) for name, payload in workflow.info().raw_memo.items()}
         # The next run goes to the build that sessions start on now. Without worker versioning this means nothing.
         behavior = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
         workflow.continue_as_new(args=arguments, memo=memo, initial_versioning_behavior=behavior)
+
+    def _worked_off(self) -> tuple[int, int]:
+        return self._consumer.processed, len(self._wakes())
 
     def _stands_still(self) -> bool:
         return self._consumer.parked and self._consumer.publishing < 0

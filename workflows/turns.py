@@ -79,22 +79,12 @@ class Turns:
     def __init__(self) -> None:
         self._waiting: list[_Waiter] = []
         self._aside: asyncio.Task[None] | None = None
-        self._aside_since = 0.0
-        self._spoken_at = 0
 
     def speak(self) -> None:
-        """Give a command that changes nothing: begin a timer, or end it."""
-        task, now = workflow.info().get_current_history_length(), workflow.time()
-        if task == self._spoken_at:
-            return  # one is enough, and a timer that begins and ends in one task comes to nothing
-        self._spoken_at = task
-        before, self._aside = self._aside, None
-        # One that is to end soon may have ended in this task, and cannot be ended by it.
-        if before is None or now - self._aside_since > _ASIDE_S / 2:
-            self._aside = asyncio.create_task(workflow.sleep(_ASIDE_S, summary="keeps tasks apart"))
-            self._aside_since = now
+        """Give a command that changes nothing: begin a timer of a day, and end the one before."""
+        before, self._aside = self._aside, asyncio.create_task(workflow.sleep(_ASIDE_S, summary="keeps tasks apart"))
         if before is not None:
-            before.cancel()
+            before.cancel()  # behind the new one: two in one task must not come to nothing
 
     async def sleep(self, seconds: float) -> None:
         """Let a timer run, and follow it by a command when it fires."""

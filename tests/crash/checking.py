@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 
-from affidavit.contract import SessionOutcome
+from affidavit.contract import PLAYED_AHEAD, SessionOutcome
 from affidavit.evidence.keyring import Keyring
 from affidavit.evidence.verify import verify_with_events
 from tests.replay.record import runs
@@ -22,7 +22,6 @@ from tests.support.failed_tasks import SLOW
 from tests.support.oracle import attested
 from tests.support.proof import chain_heads, check_signature, lifecycle, uids
 from tests.support.rig import Rig
-from workers.runner import PLAYED_AHEAD
 
 COMPARED: Final = (
     "status",

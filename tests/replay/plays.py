@@ -15,14 +15,13 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowHistory
 
 from affidavit.client import SessionHandle
-from affidavit.contract import SessionOutcome
+from affidavit.contract import PLAYED_AHEAD, SessionOutcome
 from affidavit.grants import GRANT_BOOK_ID
 from affidavit.registering import register
 from tests.replay import paths, record
 from tests.support.comparing import comparable
 from tests.support.rig import Rig, actions
 from workers.devserver import DevServer
-from workers.runner import PLAYED_AHEAD
 
 Scene = Callable[[Rig], Awaitable[SessionHandle | None]]
 

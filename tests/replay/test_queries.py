@@ -14,10 +14,11 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from affidavit.contract import PLAYED_AHEAD
 from affidavit.rpc import asked, persist
 from tests.support.waiting import eventually
 from workers.devserver import DevServer
-from workers.runner import PLAYED_AHEAD, CarefulRunner
+from workers.runner import CarefulRunner
 from workers.tasks import CompletedTasks
 
 ASKED_AT_ONCE = 4

@@ -7,7 +7,7 @@ from typing import Final
 
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from workers.runner import PLAYED_AHEAD
+from affidavit.contract import PLAYED_AHEAD
 
 CORE_LOGGER: Final = "temporalio.core"
 SLOW: Final = "[TMPRL1101]"

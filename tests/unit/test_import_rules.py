@@ -130,7 +130,7 @@ SEEN_OTHERWISE = {
     "is_continue_as_new_suggested": {"budget.py", "grants.py"},
     "is_target_worker_deployment_version_changed": {"budget.py"},
     "wait_condition": {"turns.py", "grants.py"},
-    "get_current_history_length": {"turns.py"},
+    "get_current_history_length": set(),
     "get_current_history_size": set(),
 }
 """What the SDK tells a replay in another way than the run that it repeats, and where it is allowed for all that: see
