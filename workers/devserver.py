@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import functools
 import os
 import shutil
 import signal
@@ -107,66 +106,42 @@ class DevServer:
         Raises:
             DevServerError: a port is taken, or it ends or does not answer within a minute.
         """
-        once = functools.partial(
-            cls._start,
-            log=log,
-            database=database,
-            port=port,
-            ui_port=ui_port,
-            headless=headless,
-            namespace=namespace,
-            dynamic_config=dynamic_config or {},
-        )
-        try:
-            return await once()
-        except _EndedAtOnce:
-            if port is not None:
+        options = ["--log-level", "warn", "--namespace", namespace]
+        if database is not None:
+            options += ["--db-filename", str(database)]
+        settings = {"system.forceSearchAttributesCacheRefreshOnRead": "true", **(dynamic_config or {})}
+        for key, value in settings.items():
+            options += ["--dynamic-config-value", f"{key}={value}"]
+        # A port that was free when it was picked may have been taken before the server had it: then once more.
+        for may_try_again in (port is None, False):
+            listening = check_free(port) if port is not None else free_port()
+            ui = None if headless else check_free(ui_port) if ui_port is not None else free_port()
+            server = cls._launch(listening, ui, namespace, options, log)
+            try:
+                await server._serving(log)
+            except _EndedAtOnce:
+                if not may_try_again:
+                    raise
+            except BaseException:
+                await server.stop()
                 raise
-        # The port that was free when it was picked may have been taken before the server had it.
-        return await once()
+            else:
+                break
+        return server
 
     @classmethod
-    async def _start(
-        cls,
-        *,
-        log: Path,
-        database: Path | None,
-        port: int | None,
-        ui_port: int | None,
-        headless: bool,
-        namespace: str,
-        dynamic_config: dict[str, str],
-    ) -> DevServer:
-        port = free_port() if port is None else check_free(port)
-        arguments = [str(find_server()), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)]
-        arguments += ["--log-level", "warn", "--namespace", namespace]
-        ui = None
-        if headless:
-            arguments.append("--headless")
-        else:
-            ui_port = free_port() if ui_port is None else check_free(ui_port)
-            arguments += ["--ui-port", str(ui_port)]
-            ui = f"http://{LOOPBACK}:{ui_port}"
-        if database is not None:
-            arguments += ["--db-filename", str(database)]
-        settings = {"system.forceSearchAttributesCacheRefreshOnRead": "true", **dynamic_config}
-        for key, value in settings.items():
-            arguments += ["--dynamic-config-value", f"{key}={value}"]
+    def _launch(cls, port: int, ui_port: int | None, namespace: str, options: list[str], log: Path) -> DevServer:
+        ui = ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
         with log.open("ab") as output:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 - returns at once; our own binary, no shell
-                arguments,
+            process = subprocess.Popen(  # noqa: S603 - returns at once; our own binary, no shell
+                [str(find_server()), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port), *ui, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 preexec_fn=_die_with_parent,
             )
-        server = cls(process, f"{LOOPBACK}:{port}", ui, namespace)
-        try:
-            await server._serving(log)
-        except BaseException:
-            await server.stop()
-            raise
-        return server
+        page = None if ui_port is None else f"http://{LOOPBACK}:{ui_port}"
+        return cls(process, f"{LOOPBACK}:{port}", page, namespace)
 
     async def _serving(self, log: Path) -> None:
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
